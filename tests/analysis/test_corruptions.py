@@ -256,9 +256,9 @@ def test_tables_are_written_added_to_and_read_back(problem, tmp_path):
     assert len(file.read_text().splitlines()) == 4
     assert found.mce(Baseline.named(file, "bright")) == pytest.approx(1)
     assert found.mce(Baseline.named(file, "other, one")) == pytest.approx(0.4 / 0.5)
-    with pytest.raises(InputError, match="none chosen"):
+    with pytest.raises(InputError, match="no name"):
         Baseline.named(file)
-    with pytest.raises(InputError, match="same 1 corruptions"):
+    with pytest.raises(InputError, match="same 1 pairs"):
         save_table(file, {"third": {("fog", 1): 0.5}})
 
 

@@ -1,11 +1,12 @@
-"""Analyses of models and Runs beyond robust accuracy; each is a function whose result has numbers with intervals.
+"""Analyses of models and Runs beyond robust accuracy. Each analysis is a function whose result has intervals.
 
 `calibration`, `detection` of out-of-distribution inputs, distribution `shift` and `corruptions/` look at clean accuracy
 and confidence. `fairness` over classes, `privacy` (membership inference), `smoothness` (local Lipschitz constants of a
 network and its `layers`) and `transfer` of adversarials between models use attacks or Runs.
 `rescalings` compares the minimum-margin attack under seven rescalings of the logits (`brinell.rescalings`).
 `across_models` applies an analysis to many models.
-`predictions` computes logits on clean, stored or freshly attacked inputs; `intervals` resamples and formats.
+`predictions` computes logits on clean inputs, stored adversarials or new attack points; `intervals` computes and
+formats confidence intervals.
 `plot` draws the figures of a report. `brinell analyze` and `brinell corruptions` call this package.
 """
 

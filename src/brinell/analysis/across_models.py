@@ -1,4 +1,4 @@
-"""One measurement of many models: the results by model, one table, and figures with one point per model."""
+"""Apply one analysis to many models, and show the results in one table and in figures with one point per model."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ ROBUST = "robust accuracy, %"
 
 @dataclass(frozen=True)
 class ModelResult(Generic[T]):
-    """The result of one model, or the error that it ended with; `robust` is its robust accuracy, if known."""
+    """The result of an analysis of one model, or its error; `robust` is the robust accuracy of the model, if known."""
 
     model: str
     result: T | None = None
@@ -38,28 +38,28 @@ class ModelResult(Generic[T]):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The numbers of the model for the table and the figures."""
+        """The numbers of the result that tables and figures over many models show; () if there is no result."""
         return () if self.result is None else self.result.measures()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class ModelResults(Generic[T]):
-    """The results of many models, in the order given; models that failed have an error instead of a result."""
+    """The results of one analysis of many models, in the given order; where it failed, an error replaces the result."""
 
     models: tuple[ModelResult[T], ...]
 
     @property
     def measured(self) -> tuple[ModelResult[T], ...]:
-        """The models that have a result."""
+        """The entries of `models` that have a result."""
         return tuple(m for m in self.models if m.result is not None)
 
     @property
     def failed(self) -> tuple[ModelResult[T], ...]:
-        """The models that failed."""
+        """The entries of `models` that have an error."""
         return tuple(m for m in self.models if m.error is not None)
 
     def findings(self) -> AnalysisReport:
-        """Return one table with a row per model, and one figure per number with a point per model."""
+        """Return a table with one row per model, and for each measured number a figure with one point per model."""
         names = list(dict.fromkeys(n.name for m in self.measured for n in m.measures))
         rows: list[tuple[Cell, ...]] = []
         for m in self.measured:
@@ -95,7 +95,7 @@ def _sentence(figure: Figure) -> str:
 
 
 def rank_correlation(x: Floats, y: Floats) -> float:
-    """Return Spearman's rank correlation, with mean ranks for ties; NaN if all values of one side are equal.
+    """Return Spearman's rank correlation of x and y, with mean ranks for ties; NaN if all x or all y are equal.
 
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 8.0, 27.0]))
     1.0
@@ -110,12 +110,12 @@ def across_models(
     models: Iterable[Any], measure: Callable[[Classifier, Run | None], T],
     *, runs: Iterable[AnyRun] = (), device: torch.device | str | None = None,
 ) -> ModelResults[T]:  # fmt: skip
-    """Measure many models one after the other; a model that fails does not stop the others.
+    """Call `measure` for each model in turn, and return all results; an error of one model does not stop the loop.
 
-    `models` are classifiers or names, also "zoo:cifar10/Linf/*", a text file with one name per line, a folder of Runs,
-    or NAME=MODEL. `measure` is called with the classifier and its Run: the first of `runs` (Runs or folders of Runs)
-    with the same model, or None. The robust accuracy of the figures is that of the result, if it has one, else that of
-    the Run, else the published one of a model of the zoo. If every model fails, the first error is raised.
+    `models` holds classifiers, names of models, patterns such as "zoo:cifar10/Linf/*", text files with one name per
+    line, folders of Runs, or texts NAME=MODEL. `measure(classifier, run)` gets the first of `runs` (Runs or folders of
+    Runs) that belongs to the classifier, or None. The figures use the robust accuracy of the result if it has one, else
+    of the Run, else the published value of a zoo model. If every model fails, the first error is raised.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 40)
@@ -135,7 +135,7 @@ def across_models(
 
 
 def across_runs(runs: Iterable[AnyRun], measure: Callable[[Run], T]) -> ModelResults[T]:
-    """Measure the model of each Run from the Run alone; `runs` are Runs or folders of Runs.
+    """Call `measure(run)` for each Run, and return all results by model; `runs` are Runs or folders of Runs.
 
     >>> from brinell.analysis.fairness import fairness
     >>> print(across_runs(["tests/results/golden_run_v1"], fairness).measured[0].robust)
@@ -150,7 +150,7 @@ def across_runs(runs: Iterable[AnyRun], measure: Callable[[Run], T]) -> ModelRes
 
 
 def _collected(calls: Iterable[tuple[str, Callable[[], ModelResult[T]]]]) -> ModelResults[T]:
-    """Call every function; an exception becomes a result with an error, under the name given for this case."""
+    """Call the function of every (name, function) pair; if it raises an error, the result has this name and error."""
     results: list[ModelResult[T]] = []
     for name, call in calls:
         try:
@@ -175,7 +175,7 @@ def _as_error(error: Exception) -> BrinellError:
 
 
 def named(models: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the name ("" if none is given) and the source of every model; texts are expanded."""
+    """Yield (name, source) of every model, name "" if none is given; a text that names many models is expanded."""
     for given in models:
         if not isinstance(given, str):
             yield "", given
@@ -188,7 +188,7 @@ def named(models: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def distinct(name: str, taken: Iterable[str]) -> str:
-    """Return the name, with a number if it is taken.
+    """Return `name`, or `name` with the first free number if it is in `taken`.
 
     >>> distinct("demo", ["demo", "demo (2)"])
     'demo (3)'
@@ -201,7 +201,7 @@ def distinct(name: str, taken: Iterable[str]) -> str:
 
 
 def model_folder(out: Path | None, model: Classifier) -> Path | None:
-    """Return the folder for the Runs of one of many models: its name and the first digits of its fingerprint."""
+    """Return a folder in `out` for the model's Runs, called after its name and fingerprint; None without `out`."""
     return None if out is None else out / f"{file_name(model.name)}-{model.fingerprint[:8]}"
 
 

@@ -37,7 +37,7 @@ CLOSE = 1e-8
 
 @dataclass(frozen=True)
 class Bin:
-    """The samples with a confidence in (low, high]: their mean confidence (NaN if none) and their accuracy, `right`."""
+    """A bin of samples with confidences in (low, high]: mean confidence (NaN if empty) and accuracy, `right`."""
 
     low: float
     high: float
@@ -47,12 +47,12 @@ class Bin:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How well confidence and accuracy agree on one kind of inputs (clean or adversarial).
+    """The agreement of confidence and accuracy on one kind of inputs (clean or adversarial).
 
-    `ece` is the expected calibration error, "the error" below. `chance` is the 95 % quantile of the error of a
-    perfectly calibrated model with these confidences: a smaller error is no evidence of miscalibration. `scaled` is
-    the least error on these samples over all temperatures, reached at `temperature`. `nll_temperature` minimises their
-    cross-entropy. `held_out` is the error if that temperature is fitted on one half of the samples for the other half.
+    `ece` is the expected calibration error (ECE). `chance` is the 95 % quantile of the ECE of a perfectly calibrated
+    model with the same confidences: an `ece` below `chance` is no evidence of miscalibration. `scaled` is the least ECE
+    over all temperatures, reached at `temperature`. `nll_temperature` minimises the cross-entropy. `held_out` is the
+    ECE if the logits of each half of the samples are divided by the `nll_temperature` of the other half.
     """
 
     inputs: str
@@ -69,7 +69,7 @@ class Reliability:
 
     @property
     def tendency(self) -> str:
-        """The kind of error: "overconfident" or "underconfident"; "calibrated" if `ece` is at most `chance`."""
+        """The direction of the error: "overconfident" or "underconfident"; "calibrated" if `ece` ≤ `chance`."""
         if self.ece.value <= self.chance:
             return "calibrated"
         return "overconfident" if self.confidence > self.accuracy.value else "underconfident"
@@ -81,10 +81,10 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Calibration(CleanAndAdversarial[Reliability]):
-    """A model's calibration on clean and, from a Run, on adversarial inputs."""
+    """A model's calibration on clean inputs and, if a Run was given, on adversarial inputs."""
 
     def findings(self) -> AnalysisReport:
-        """Return a table of the numbers for each kind of inputs, and reliability diagrams."""
+        """Return a table with one column, and one reliability diagram, per kind of inputs (clean, adversarial)."""
         rows: dict[str, Callable[[Reliability], Cell]] = {
             "samples": lambda s: s.ece.n,
             "accuracy, %": lambda s: percent(s.accuracy),
@@ -105,7 +105,7 @@ class Calibration(CleanAndAdversarial[Reliability]):
         return AnalysisReport("calibration", "Calibration", " ".join(sentences), tables, figures)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the numbers of Croce et al. 2021, fig. 4: the error before and after scaling, and the temperature."""
+        """Return ECE, least ECE over temperatures, and its temperature on clean inputs (Croce et al., fig. 4)."""
         clean = self.clean
         return (
             Measure.percent("calibration error (ECE), %", clean.ece),
@@ -130,12 +130,12 @@ def calibration(
 ) -> Calibration:  # fmt: skip
     """Measure how far confidence is from accuracy, before and after temperature scaling.
 
-    Method: expected calibration error over bins of equal width. Two temperatures are compared: the one of least error
-    on a grid, fitted and measured on the same samples, as in the paper; and the one of least cross-entropy (exact,
-    since it is convex in 1/T), fitted on one half of the samples and measured on the other. With a Run of the model,
-    its adversarial inputs are measured too; samples that the Run did not break stay clean. Intervals: basic bootstrap,
-    keyed by the seed. Cost: one forward per sample and kind of inputs. Reference: Guo et al. 2017; Croce et al. 2021,
-    sec. 4.
+    Method: expected calibration error (ECE) over bins of equal width. Two temperatures are compared: the temperature of
+    least ECE on a grid, fitted and measured on the same samples as in Croce et al.; and the temperature T of least
+    cross-entropy (exact, because cross-entropy is convex in 1/T), fitted on one half of the samples and measured on the
+    other half. With a Run of the model, its adversarials are measured too; samples that the Run did not break stay
+    clean. Intervals: basic bootstrap, keyed by the seed. Cost: one forward per sample, two with a Run. Reference: Guo
+    et al. 2017; Croce et al. 2021, sec. 4.
 
     >>> import brinell
     >>> clean = calibration("demo", brinell.data.load("demo", 200)).clean
@@ -155,9 +155,11 @@ def calibration(
 
 
 def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS, seed: int = 0) -> Reliability:
-    """Return the calibration of the predictions on one kind of inputs, called `name` in the result."""
+    """Return the calibration of `predictions`; `name` says on which inputs they were made, e.g. "clean"."""
     if len(predictions) < 2:
-        raise InputError(expected="at least 2 samples", got=f"{len(predictions)}", remedy="Pass hundreds.")
+        raise InputError(
+            expected="at least 2 samples", got=f"{len(predictions)}", remedy="Pass more samples, hundreds if possible."
+        )
     right, gaps = predictions.right, logit_gaps(predictions.logits)
     confidence = confidence_at(gaps, 1.0)
     temperature, scaled = least_error(gaps, right, bins)
@@ -177,7 +179,7 @@ def reliability(predictions: Predictions, name: str = "clean", bins: int = BINS,
 
 
 def _held_out(predictions: Predictions, bins: int, seed: int) -> Interval:
-    """Return the calibration error over all samples, each half at the temperature fitted on the other half."""
+    """Return the ECE of all samples if the logits of each half are divided by the temperature of the other half."""
     first, right = split_halves(predictions.ids, seed, "calibration"), predictions.right
     gaps, confidence = logit_gaps(predictions.logits), np.zeros(len(predictions))
     for here in (first, ~first):
@@ -208,7 +210,7 @@ def expected_calibration_error(confidence: Floats, right: Bools, bins: int = BIN
 
 
 def bin_index(confidence: Floats, bins: int) -> Any:
-    """Return the bin of every confidence: k for a confidence in (k / bins, (k + 1) / bins], and 0 for confidence 0."""
+    """Return for every confidence the index k of its bin, (k / bins, (k + 1) / bins]; confidence 0 is in bin 0."""
     edges = np.linspace(0, 1, bins + 1)
     return np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
 
@@ -218,22 +220,22 @@ def _error(bin_index: Any, gap: Floats, bins: int) -> float:
 
 
 def logit_gaps(logits: Tensor) -> Tensor:
-    """Return every logit minus the largest one of its row, in float64."""
+    """Return every logit minus the largest logit of its row, in float64."""
     z = logits.double()
     return z - z.amax(1, keepdim=True)
 
 
 def confidence_at(gaps: Tensor, temperature: float) -> Floats:
-    """Return the probability of every sample's predicted class at a temperature, from `logit_gaps`."""
+    """Return the probability of every sample's predicted class at a temperature; `gaps` come from `logit_gaps`."""
     return np.asarray((1 / (gaps / temperature).exp().sum(1)).numpy())
 
 
 def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
-    """Return the grid temperature with the least calibration error (the nearest to 1 of several), and that error.
+    """Return the temperature on a grid with the least calibration error, and this error; of several, the nearest to 1.
 
     Method: |mean confidence − accuracy| is a lower bound on the error, and the mean confidence decreases with the
-    temperature. Search outwards from the temperature at which mean confidence and accuracy are equal, until this bound
-    exceeds the least error found.
+    temperature. Search outwards from the temperature at which mean confidence and accuracy are equal, until the lower
+    bound exceeds the least error found.
     """
     grid = np.unique(np.concatenate([GRID, 1 / GRID])).tolist()
     accuracy, candidates = float(right.mean()), []
@@ -256,7 +258,7 @@ def nll_temperature(logits: Tensor, y: Tensor) -> float:
     """Return the temperature of least cross-entropy, between 0.001 and 1000.
 
     Method: the cross-entropy is convex in b = 1/T. With logits z and p = softmax(b z), its slope is the mean of E_p[z −
-    z_y] and its curvature the mean variance of z under p. Newton steps alternate with bisection of the bracket.
+    z_y] and its curvature the mean variance of z under p. Newton steps alternate with bisection.
 
     >>> import torch
     >>> z = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
@@ -292,7 +294,7 @@ def error_interval(confidence: Floats, right: Bools, bins: int = BINS, seed: int
 
 
 def calibrated_quantile(confidence: Floats, bins: int, seed: int) -> float:
-    """Return the 95 % quantile of the error of a simulated, perfectly calibrated model with these confidences."""
+    """Return, by simulation, the 95 % quantile of the ECE of a perfectly calibrated model with these confidences."""
     where = bin_index(confidence, bins)
     drawn = [
         _error(where, confidence - (u < confidence), bins) for u in uniforms(len(confidence), seed, "calibrated model")

@@ -29,11 +29,11 @@ SPREAD, WIDTH = 0.25, 0.15
 
 @dataclass(frozen=True)
 class ForeignData:
-    """How well confidence separates one foreign (out-of-distribution) data set from the model's own data.
+    """The separation by confidence of one foreign (out-of-distribution) data set from the model's own data.
 
-    `auroc` is the probability that an input of the own data has a higher confidence than a foreign one; ties count
-    half. `passing` is the share of foreign inputs with a confidence at or above the threshold that at least 95 % of the
-    own inputs reach. `confidence` is the mean confidence on the foreign inputs.
+    `auroc` is the probability that one of the model's own inputs has a higher confidence than a foreign input; ties
+    count half. `passing` is the share of foreign inputs whose confidence reaches the threshold that at least 95 % of
+    the model's own inputs reach. `confidence` is the mean confidence on the foreign inputs.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ForeignData:
 
 @dataclass(frozen=True)
 class Detection:
-    """Out-of-distribution detection by the largest class probability; `confidence` is its mean over n own inputs."""
+    """The results per foreign data set (`sets`); `confidence` is the mean confidence on the model's `n` own inputs."""
 
     model: str
     n: int
@@ -52,7 +52,7 @@ class Detection:
     sets: tuple[ForeignData, ...]
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per foreign data set, and a figure."""
+        """Return a table with one row per foreign data set, and a figure of the AUROCs."""
         columns = ("foreign data", "n", "AUROC %", f"passing at {100 * KEPT:.0f} % kept, %", "mean confidence %")
         table = tuple(
             (s.name, s.passing.n, percent(s.auroc), percent(s.passing), round(100 * s.confidence, 1)) for s in self.sets
@@ -81,8 +81,7 @@ def detection(
 
     Method: exact area under the ROC curve of the largest class probability; ties count half. `sets` maps names to
     problems, whose labels are ignored; the default is three kinds of noise, keyed by the seed (`synthetic`). Cost: one
-    forward per sample. Reference: Hendrycks & Gimpel 2017; interval: the variance of Hanley & McNeil, solved for the
-    bound (Newcombe 2006, method 5).
+    forward per sample. Interval: see `auroc_interval`. Reference: Hendrycks & Gimpel 2017.
 
     >>> import brinell
     >>> sets = detection("demo", brinell.data.load("demo", 50)).sets
@@ -132,9 +131,9 @@ def auroc(positive: Floats, negative: Floats) -> float:
 
 
 def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
-    """Return low and high of the 95 % interval of an AUROC from m positives and n negatives, also for AUROC 0 or 1.
+    """Return (low, high), the 95 % interval of the AUROC `area` from m positives and n negatives.
 
-    Method: the areas θ with |θ − area| = z √V(θ), with the variance V of Hanley & McNeil (1982) for equal sample sizes.
+    Method: the bounds θ solve |θ − area| = z √V(θ), with Hanley & McNeil's (1982) variance V for equal sample sizes.
     Reference: Newcombe, Statistics in Medicine 25 (2006), 559-573, method 5.
 
     >>> tuple(round(v, 3) for v in auroc_interval(1.0, 50, 50))
@@ -159,9 +158,9 @@ def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
 
 
 def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
-    """Return three problems of noise: Gaussian, uniform and smooth blobs, with the input shape of the given problem.
+    """Return three problems by name: Gaussian noise, uniform noise and smooth blobs, in the input shape of `problem`.
 
-    Each has `n` inputs (default: as many as the problem). For a streamed problem they are generated when read.
+    Each has `n` inputs (default: as many as `problem`). If `problem` is streamed, the noise is generated when read.
 
     >>> tuple(synthetic((torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)))["blobs"].x.shape)
     (4, 1, 8, 8)
@@ -176,7 +175,7 @@ def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Pr
 
 
 class _Noise(Dataset[Any]):
-    """Inputs of one kind of noise, generated on access; an input depends on seed, kind and index alone."""
+    """A data set of one kind of noise, generated on access; an input depends only on seed, kind and index."""
 
     def __init__(self, name: str, shape: tuple[int, ...], count: int, seed: int) -> None:
         self.name, self.shape, self.count, self.seed = name, shape, count, seed
@@ -199,7 +198,7 @@ class _Noise(Dataset[Any]):
 
 
 def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return noise blurred along its last two axes (or its only axis) and rescaled to the full range [0, 1]."""
+    """Return noise, one input per key, blurred along the last two axes (or the only axis) and rescaled to [0, 1]."""
     x = rng.uniform(key, shape)
     for axis in range(x.ndim - min(len(shape), 2), x.ndim):
         x = _blurred(x, axis)

@@ -14,7 +14,7 @@ from brinell.results.analyses import AnalysisReport, Figure, Measure, Table
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """One class: accuracy without an attack, and under all attacks of the Run."""
+    """The accuracy of one class: without an attack (`clean`) and under all attacks of the Run (`robust`)."""
 
     label: int
     name: str
@@ -24,10 +24,10 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class ClassSpread:
-    """How unequal the class accuracies are: `rsd` is their standard deviation divided by their mean, 0 if equal.
+    """The inequality of the class accuracies: `rsd` is their standard deviation divided by their mean.
 
-    `rsd` is None if every accuracy is 0. `p_value` is the probability of an `rsd` at least as large if all classes had
-    the same true accuracy.
+    `rsd` is 0 if all accuracies are equal, and None if all are 0. `p_value` is the probability of an `rsd` at least as
+    large if all classes had the same true accuracy.
     """
 
     rsd: Interval | None
@@ -36,7 +36,7 @@ class ClassSpread:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Clean and robust accuracy of every class, and how unequal the classes are."""
+    """The clean and robust accuracy of every class, and the inequality of both over the classes."""
 
     model: str
     classes: tuple[ClassAccuracy, ...]
@@ -45,16 +45,16 @@ class Fairness:
 
     @property
     def worst(self) -> ClassAccuracy:
-        """The class with the lowest robust accuracy; the first of several."""
+        """The class with the lowest robust accuracy; of equal classes, the first."""
         return min(self.classes, key=lambda c: c.robust.value)
 
     @property
     def best(self) -> ClassAccuracy:
-        """The class with the highest robust accuracy; the first of several."""
+        """The class with the highest robust accuracy; of equal classes, the first."""
         return max(self.classes, key=lambda c: c.robust.value)
 
     def findings(self) -> AnalysisReport:
-        """Return a table of the classes, a table of the two spreads, and a figure."""
+        """Return a table of the classes, a table of the inequality of clean and of robust accuracy, and a figure."""
         classes = tuple((c.name, c.clean.n, percent(c.clean), percent(c.robust)) for c in self.classes)
         spreads = tuple(
             (name, "" if s.rsd is None else percent(s.rsd), f"{s.p_value:.3g}")
@@ -101,7 +101,9 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     clean = table.filter(is_evidence(table, Evidence.CLEAN))
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
-        raise RunError(expected="a Run with samples", got=f"none in {run.path}", remedy="Continue it with --resume.")
+        raise RunError(
+            expected="a Run with samples", got=f"none in {run.path}", remedy="Continue the Run with --resume."
+        )
     if names and len(names) <= labels.max():
         raise InputError(
             expected=f"a name for each of the classes 0..{labels.max()}",
@@ -143,7 +145,7 @@ def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
 
 
 def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":
-    """Return simulated class accuracies: n[i] samples of class i, each correct with probability accuracy[i]."""
+    """Return one array of simulated class accuracies per draw, from n[i] samples that are correct with accuracy[i]."""
     first = np.concatenate([[0], np.cumsum(n)])[:-1]
     probability = np.repeat(accuracy, n)
     return [

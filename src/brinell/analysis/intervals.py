@@ -1,4 +1,4 @@
-"""Intervals by keyed resampling or in closed form, and how tables and figures show them."""
+"""Confidence intervals by keyed resampling or in closed form, and their form in tables and figures."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,28 +27,29 @@ Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def resamples(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Ints]:
-    """Yield `draws` bootstrap samples: n indices drawn with replacement, determined by the arguments."""
+    """Yield `draws` arrays of n indices drawn with replacement (bootstrap samples); the arguments determine them."""
     for key in _keys(n, seed, purpose, draws):
         yield from rng.integers(key, n, (n,)).numpy()
 
 
 def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Floats]:
-    """Yield `draws` arrays of n uniform numbers in [0, 1), determined by the arguments."""
+    """Yield `draws` arrays of n uniform numbers in [0, 1); the arguments determine them."""
     for key in _keys(n, seed, purpose, draws):
         yield from rng.uniform(key, (n,)).double().numpy()
 
 
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
-    """Yield one random key per draw, in batches that draw at most VALUES_PER_BATCH numbers (at least one key)."""
+    """Yield one random key per draw, in batches of VALUES_PER_BATCH // n keys, but at least one key."""
     key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
     yield from key.split(max(1, VALUES_PER_BATCH // n))
 
 
 def basic_bootstrap(value: float, draws: Floats, n: int, least: float = -math.inf, most: float = math.inf) -> Interval:
-    """Return a statistic's basic bootstrap interval: the quantiles of its bootstrap draws, mirrored at its value.
+    """Return the basic bootstrap interval of a statistic: the quantiles of its `draws`, mirrored at its `value`.
 
     Noise can only enlarge some statistics, such as a calibration error, and enlarges them again in every draw.
-    Mirroring removes this bias; plain quantiles would count it twice. Reference: Davison & Hinkley 1997, sec. 5.2.
+    Mirroring removes this bias; plain quantiles would count it twice. Bounds are clipped to [`least`, `most`].
+    Reference: Davison & Hinkley 1997, sec. 5.2.
 
     >>> basic_bootstrap(1.0, np.array([1.0, 1.5, 2.0]), 10, least=0.0).low
     0.02...
@@ -63,7 +64,7 @@ def bootstrap(
     statistic: Callable[[Ints], float], n: int, seed: int, purpose: str, least: float = -math.inf,
     most: float = math.inf, draws: int = DRAWS,
 ) -> Interval:  # fmt: skip
-    """Return `statistic` of n samples with its basic bootstrap interval; it is called with arrays of sample indices.
+    """Return `statistic` of n samples with its basic bootstrap interval; `statistic` maps sample indices to a number.
 
     >>> v = np.arange(100.0)
     >>> mean = bootstrap(lambda at: float(v[at].mean()), 100, 0, "example")
@@ -102,7 +103,7 @@ def independent_difference(a: Proportion, b: Proportion) -> Difference:
 def mean_of_two(a: Proportion, b: Proportion) -> Interval:
     """Return the mean of two independent proportions, with equal weights whatever their sample sizes.
 
-    Method: the squared half-widths of both Wilson intervals add up, as in `independent_difference`.
+    Method: the squared half-widths of the two Wilson intervals add up, as in `independent_difference`.
 
     >>> print(mean_of_two(Proportion(50, 100), Proportion(50, 100)))
     0.5 [0.432, 0.568], n = 200
@@ -113,7 +114,7 @@ def mean_of_two(a: Proportion, b: Proportion) -> Interval:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a result as plain data for JSON: dataclasses become dicts, numbers that are not finite None.
+    """Return a result as plain data for JSON: dataclasses become dicts, and numbers that are not finite become None.
 
     >>> to_plain((Proportion(1, 4), None))[0]["value"]
     0.25
@@ -146,7 +147,7 @@ def percent(p: "Proportion | Interval | Difference") -> str:
 def interval_series(
     name: str, x: Sequence[float | str], values: Sequence[Proportion | Interval], scale: float = 100
 ) -> Series:
-    """Return a named series of a figure, values and bounds multiplied by `scale` (by default to per cent).
+    """Return a series of a figure with error bars; values and bounds are multiplied by `scale` (default: to per cent).
 
     >>> interval_series("robust", ["cat"], [Proportion(1, 4)]).y
     (25.0,)

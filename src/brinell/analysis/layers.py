@@ -17,10 +17,10 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
-    """Return the names of the layers to analyse: with weights, run once, one output row per input; in forward order.
+    """Return the names of the layers to analyse, in the order of the forward pass; () without a torch module.
 
-    Layers are the direct children of the network; a module with a single child is replaced by that child first. A layer
-    whose output is the logits is left out. A classifier without a torch module has no layers.
+    They are the direct children of the network that have weights, run once and return one row per input; a network
+    with a single child is first replaced by this child. A layer whose output is the logits is left out.
     """
     module = classifier.torch_module
     if module is None:
@@ -48,7 +48,7 @@ def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
 
 @contextmanager
 def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
-    """Yield a function from a batch of inputs to the layer's flattened outputs; the layer "output" gives the logits."""
+    """Yield a function from a batch of inputs to the layer's flattened outputs; for "output", to the logits."""
     if layer == OUTPUT:
         yield lambda x: classifier.forward(x).logits
         return
@@ -64,7 +64,7 @@ def layer_function(classifier: Classifier, layer: str) -> Iterator[Function]:
             raise ModelError(
                 expected=f"the layer {layer} to run once per forward pass and to return one row per input",
                 got=f"{len(seen)} outputs" + ("" if len(seen) != 1 else f" of {type(seen[0]).__name__}"),
-                remedy="Name other layers, or omit `layers` (--layer) for all that qualify.",
+                remedy="Name other layers, or omit `layers` (--layer) for all suitable layers.",
             )
         return flat(seen[0]).float()
 

@@ -25,7 +25,7 @@ def plot(report: AnalysisReport, path: Path) -> Path:
     if not report.figures:
         raise InputError(
             expected="a report with a figure",
-            got=f"the report {report.kind} without one",
+            got=f"the report {report.kind} without a figure",
             remedy="Read `report.tables` instead.",
         )
     plt = load_pyplot()
@@ -40,7 +40,7 @@ def plot(report: AnalysisReport, path: Path) -> Path:
 
 
 def _width(figure: Figure) -> float:
-    """Return the width of a panel in inches: bars and matrices need room for the names on their x axis."""
+    """Return the width of one figure in inches: bars and matrices need room for the names on their x axis."""
     points = max((len(s.x) for s in figure.series), default=0)
     if figure.kind == "bars":
         return min(5.0 + 0.18 * points * len(figure.series), 16.0)
@@ -97,7 +97,7 @@ def _names(axis: Any, names: list[str]) -> None:
 
 
 def _one_point_each(figure: Figure) -> bool:
-    """Return whether every series is one point, as in a figure over many models: names stand beside the points."""
+    """Return whether every series has one point, as in figures over many models, where names are beside the points."""
     return figure.kind == "points" and all(len(s.x) == 1 for s in figure.series)
 
 

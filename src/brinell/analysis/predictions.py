@@ -46,14 +46,14 @@ class CleanAndAdversarial(Generic[Side]):
         return (self.clean,) if self.adversarial is None else (self.clean, self.adversarial)
 
     def table(self, title: str, rows: Mapping[str, Callable[[Side], Cell]]) -> Table:
-        """Return a table with one column per kind of inputs; `rows` maps row names to functions from result to cell."""
+        """Return a table with columns clean and adversarial; `rows` maps row names to functions from result to cell."""
         columns = ("", "clean", "adversarial")[: 1 + len(self.sides)]
         return Table(title, columns, tuple((name, *map(cell, self.sides)) for name, cell in rows.items()))
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Ids (n,), labels (n,) and logits (n, classes) of n samples, on the CPU."""
+    """A classifier's predictions: ids (n,), labels (n,) and logits (n, classes) of n samples, on the CPU."""
 
     ids: Ints
     y: Tensor
@@ -74,7 +74,7 @@ class Predictions:
 
     @property
     def log_confidence(self) -> Floats:
-        """The log of every sample's largest class probability. It orders samples even if all probabilities round to 1.
+        """The log of every sample's largest class probability, distinct even for probabilities that round to 1.
 
         >>> z = torch.tensor([[40.0, 0.0], [50.0, 0.0]])
         >>> first, second = Predictions(np.arange(2), torch.zeros(2, dtype=torch.long), z).log_confidence
@@ -99,7 +99,7 @@ def read_chunks(problem: Problem) -> Iterator[Chunk]:
 
 
 def predict(classifier: Classifier, chunks: Iterable[Chunk], labelled: bool = True) -> Predictions:
-    """Return the classifier's predictions, in float32 and with a fixed batch shape.
+    """Return the classifier's predictions on all chunks, in float32 and with a fixed batch shape.
 
     `labelled=False` skips the check that all labels are classes of the model. Cost: one forward per sample.
     """
@@ -132,7 +132,7 @@ def _output(oracle: Oracle, chunk: Chunk) -> Output:
 
 
 def open_run_of(run: AnyRun, classifier: Classifier | None) -> Run:
-    """Open a Run; raise an error if its criterion is not misclassification or it belongs to another classifier."""
+    """Open a Run; raise an error if its criterion is not misclassification or its model is another classifier."""
     run = Run.open(run)
     if classifier is not None:
         coerce.require_same_model(run, classifier)
@@ -147,7 +147,7 @@ def open_run_of(run: AnyRun, classifier: Classifier | None) -> Run:
 
 
 def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
-    """Yield the samples of the problem, with the Run's adversarials in place of the inputs that it broke."""
+    """Yield the samples of the problem in chunks; the Run's adversarials replace the inputs of broken samples."""
     adversarials = run.adversarials()
     index = {int(i): k for k, i in enumerate(adversarials.ids)}
     known = coerce.stored_samples(run)
@@ -164,7 +164,7 @@ def with_adversarials(run: Run, problem: Problem) -> Iterator[Chunk]:
 def largest_loss_points(
     classifier: Classifier, problem: Problem, threat: Threat, attack: AnyAttack, seed: int = 0
 ) -> Iterator[Chunk]:
-    """Yield the samples, each input replaced by the point of largest loss that the attack finds, adversarial or not.
+    """Yield the samples in chunks; each input is replaced by the point of largest loss that the attack finds.
 
     Cost: the full budget of the attack for every sample.
     """

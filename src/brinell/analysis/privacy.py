@@ -42,12 +42,13 @@ ATTACK = PGD(steps=10)
 
 @dataclass(frozen=True)
 class Leakage:
-    """Membership inference on one kind of inputs: which samples are training `members`, which are held-out `others`.
+    """The results of membership inference (training member or held-out sample?) on one kind of inputs.
 
-    Both groups count half, so guessing gives 1/2. `best` is the paper's measure: the accuracy at the best threshold on
-    the confidence in the label, chosen and measured on the same samples, never below 1/2. `honest` measures a threshold
-    on one half of the samples that was chosen on the other half. `label` takes correctly classified samples for
-    members: 1/2 plus half the generalisation gap. `beyond` is `honest` minus `label`, with a paired interval.
+    `members` and `others` are the classification accuracies on training members and on held-out samples. The other
+    numbers are accuracies of inference; both groups count half, so guessing gives 1/2. `best` uses the best threshold
+    on the confidence in the label, chosen and measured on the same samples, as in Croce et al. 2021; it is never below
+    1/2. `honest` uses a threshold chosen on one half of the samples and measured on the other half. `label` calls
+    correctly classified samples members. `beyond` is `honest` minus `label`, with a paired interval.
     """
 
     inputs: str
@@ -60,16 +61,16 @@ class Leakage:
 
     @property
     def gap(self) -> Difference:
-        """The generalisation gap: classification accuracy on members minus accuracy on others."""
+        """The generalisation gap: classification accuracy on training members minus accuracy on held-out samples."""
         return independent_difference(self.members, self.others)
 
 
 @dataclass(frozen=True)
 class Privacy(CleanAndAdversarial[Leakage]):
-    """Membership inference from confidence on clean and, if requested, adversarial inputs."""
+    """The results of membership inference from confidence on clean and, if requested, on adversarial inputs."""
 
     def findings(self) -> AnalysisReport:
-        """Return a table of the numbers for each kind of inputs, and a figure."""
+        """Return a table with one column per kind of inputs (clean, adversarial), and a figure."""
         rows: dict[str, Callable[[Leakage], Cell]] = {
             "members, others": lambda s: f"{s.members.n}, {s.others.n}",
             "accuracy on members, %": lambda s: percent(s.members),
@@ -96,7 +97,10 @@ class Privacy(CleanAndAdversarial[Leakage]):
         return AnalysisReport("privacy", "Privacy leakage", " ".join(sentences), (table,), (figure,))
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the accuracy of inference, once more against the generalisation gap (Croce et al. 2021, fig. 7)."""
+        """Return `best`, `best` against the generalisation gap (Croce et al. 2021, fig. 7), and `honest`.
+
+        All are for adversarial inputs or, if these were not measured, for clean inputs.
+        """
         side, best = self.sides[-1], 100 * self.sides[-1].best
         gap = ("generalisation gap, points", 100 * side.gap.value)
         return (
@@ -113,12 +117,12 @@ def privacy(
 ) -> Privacy:  # fmt: skip
     """Measure how well confidence in the label separates training samples (`members`) from held-out samples (`others`).
 
-    Method: a threshold on the confidence, chosen on a random half of each group and measured on the other half, then
-    the reverse. The result also holds the paper's number (threshold chosen and measured on all samples) and a baseline
-    that calls correctly classified samples members. Adversarial inputs come from `runs` (first the Run on members;
-    unbroken samples stay clean) or, with a `threat`, from an attack run on every sample to the end of its budget, as in
-    the paper. Cost: one forward per sample, plus the attack with a threat. Reference: Song & Mittal 2021; Croce et al.
-    2021, sec. 4 and appendix.
+    Method: a threshold on the confidence is chosen on a random half of each group and measured on the other half, then
+    the halves are exchanged. The result also holds the number of Croce et al. (threshold chosen and measured on all
+    samples) and a baseline that calls correctly classified samples members. Adversarial inputs come from `runs` (the
+    Run on members, then the Run on others; unbroken samples stay clean) or, with a `threat`, from `attack`, which runs
+    its full budget on every sample, as in Croce et al. Cost: one forward per sample, plus the attack if there is a
+    threat. Reference: Song & Mittal 2021; Croce et al. 2021, sec. 4 and appendix.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 120)
@@ -146,7 +150,7 @@ def privacy(
 
 
 def leakage(members: Predictions, others: Predictions, name: str = "clean", seed: int = 0) -> Leakage:
-    """Return how well the confidences separate training members from others; `name` says which inputs, e.g. "clean"."""
+    """Return the results of membership inference; `name` is the kind of inputs of both predictions, e.g. "clean"."""
     if min(len(members), len(others)) < 2:
         raise InputError(
             expected="at least 2 members and 2 others",
@@ -169,8 +173,8 @@ def leakage(members: Predictions, others: Predictions, name: str = "clean", seed
 def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
     """Return the best threshold t on the scores, and its accuracy: the mean of P(member ≥ t) and P(other < t).
 
-    Method: try −inf (every sample is called a member), all midpoints of adjacent scores, and inf. Of equally good
-    thresholds take the middle one, which is rarely next to a sample it was fitted to.
+    Method: try −inf (every sample is called a member), all midpoints of adjacent scores, and inf. Of several
+    equally good thresholds, return the middle one.
 
     >>> best_threshold(np.array([3.0, 2.0]), np.array([1.0, 0.0]))
     (1.5, 1.0)
@@ -185,7 +189,11 @@ def best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
 
 
 def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tuple[Bools, Bools]:
-    """Return masks of correctly inferred members and others, each half at the threshold chosen on the other half."""
+    """Return masks of correctly inferred members and of correctly inferred others.
+
+    `first` masks one half of the members, `second` one half of the others. The threshold for a half is chosen on the
+    other half.
+    """
     found, rejected = np.zeros(len(members), dtype=bool), np.zeros(len(others), dtype=bool)
     for a, b in ((first, second), (~first, ~second)):
         threshold, _ = best_threshold(members[a], others[b])
@@ -194,9 +202,9 @@ def _called(members: Floats, others: Floats, first: Bools, second: Bools) -> tup
 
 
 def _beyond(called: tuple[Bools, Bools], label: tuple[Bools, Bools]) -> Difference:
-    """Return the accuracy of inference from confidence minus from correctness; members and others count half each.
+    """Return the accuracy of inference from confidence minus the accuracy of inference from correct classification.
 
-    Method: the squared half-widths of the two groups' paired Newcombe intervals add up, as in `mean_of_two`.
+    Members and others count half each. Method: the squared half-widths of their paired Newcombe intervals add up.
     """
     groups = [
         paired_difference(int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum()))

@@ -26,7 +26,7 @@ STEPS = ("fixed", "adaptive")
 
 @dataclass(frozen=True)
 class Rescaling:
-    """One rescaling of the margin: its id and name in the paper, the name of its loss in Brinell, and its formula."""
+    """A rescaling of the margin: its id and name in Gao et al. 2022, the name of its loss in Brinell, its formula."""
 
     id: str
     name: str
@@ -57,9 +57,10 @@ def places(sizes: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Successes:
-    """The line of one rescaling in the table: the share of samples it breaks, misclassified samples included.
+    """The result of one rescaling: the share of samples that it breaks, misclassified samples included.
 
-    `only_here` are the samples that it breaks and rescaling A (natural logits) does not, `only_natural` the reverse.
+    `place` is its rank. `difference` is its number of broken samples minus the number of rescaling A (natural logits).
+    `only_here` are the samples that this rescaling breaks and A does not; `only_natural` are those that only A breaks.
     """
 
     rescaling: Rescaling
@@ -84,7 +85,7 @@ class Successes:
 
 @dataclass(frozen=True)
 class RescalingTable:
-    """Seven rescalings on the same samples from the same starts; `union` counts samples broken by any of them."""
+    """The results of seven rescalings on the same samples; `union` is the share of samples that at least one breaks."""
 
     steps: str
     lines: tuple[Successes, ...]
@@ -111,7 +112,7 @@ class RescalingTable:
 
 
 def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]:
-    """Return the lines of the table; `broken` holds the ids of the samples that each of RESCALINGS breaks."""
+    """Return one result per rescaling; `broken[i]` has the ids of the samples, of n, that RESCALINGS[i] breaks."""
     natural = broken[0]
     order = places([len(b) for b in broken])
     return tuple(
@@ -121,7 +122,7 @@ def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]
 
 
 def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan:
-    """Return a plan with one stage per rescaling, all from the same random starts.
+    """Return a plan with one stage per rescaling; all stages use the same random starting points.
 
     >>> import brinell
     >>> [s.name for s in rescaling_plan("adaptive").stages_for(brinell.Linf(0.1))][:2]
@@ -143,9 +144,9 @@ def rescalings(
 
     Method: `steps` "fixed" is 20 steps of eps/10 (Table 2), "adaptive" 100 steps of Auto-PGD (Table 4), towards the
     `targets` likeliest wrong classes in turn. Every rescaling attacks every correctly classified sample from the same
-    starts. As in the paper, misclassified samples belong to every set. The Run is stored in `out`. `options` are
-    `seed`, `slots` and `device`. Cost: seven times that of the plan mm9-f20 or mm+. Reference: Gao et al. 2022, sec.
-    3.1 and appendix C.
+    starting points. As in Gao et al., every rescaling also counts the misclassified samples as broken. The Run is
+    stored in `out`. `options` are `seed`, `slots` and `device`. Cost: seven times the plan mm9-f20 (fixed) or mm+
+    (adaptive). Reference: Gao et al. 2022, sec. 3.1 and appendix C.
 
     >>> import brinell
     >>> table = rescalings("demo", brinell.data.load("demo", 16), brinell.Linf(0.1), targets=1, progress=False)
@@ -160,7 +161,7 @@ def rescalings(
 
 
 def from_run(run: Run, steps: str) -> RescalingTable:
-    """Return the table of a finished Run of `rescaling_plan`."""
+    """Return the results in a finished Run of the plan `rescaling_plan(steps)`."""
     rows = run.rows()
     ids, names, broken_rows = (np.asarray(v) for v in (rows["sample_id"], rows["attack"], counted(rows)))
     wrong = frozenset(ids[(names == CLEAN) & broken_rows].tolist())

@@ -51,9 +51,9 @@ class ShiftedData:
 
 @dataclass(frozen=True)
 class Shift:
-    """Accuracy on the model's own data (`home`) and on other data sets.
+    """The accuracy on the model's own data (`home`) and on shifted data sets (`sets`).
 
-    `robust_accuracy` is the robust accuracy on the model's own data within `threat`, if one was given.
+    `robust_accuracy` is the robust accuracy on the model's own data within `threat`, if a threat was given.
     """
 
     model: str
@@ -64,16 +64,16 @@ class Shift:
 
     @property
     def mean(self) -> float:
-        """The mean accuracy over the other data sets, with equal weights."""
+        """The mean accuracy over the shifted data sets, with equal weights."""
         return sum(s.accuracy.value for s in self.sets) / len(self.sets)
 
     @property
     def worst(self) -> ShiftedData:
-        """The data set with the lowest accuracy."""
+        """The shifted data set with the lowest accuracy."""
         return min(self.sets, key=lambda s: s.accuracy.value)
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per data set, and a figure."""
+        """Return a table with one row per data set, and a figure of the accuracies."""
         columns: tuple[str, ...] = ("data", "n", "accuracy %", "gap, points", "same samples")
         table: list[tuple[Cell, ...]] = [(OWN, self.home.n, percent(self.home), "", "")]
         for s in self.sets:
@@ -123,11 +123,12 @@ def shift(
     Method: `sets` maps names to problems: corruptions, new samples, other sources. The gap is the accuracy on the set
     minus the accuracy on `problem`. Its interval is Newcombe's: paired if set and `problem` hold the same ids with the
     same labels, else for independent samples. Two or more ordinary models as `baselines` also give the effective
-    robustness: the accuracy on the set minus the accuracy predicted from this model's accuracy on `problem`, by a
-    straight line fitted to the baselines (log-odds of the two accuracies). Its interval: bootstrap over samples, keyed
-    by the seed, with fixed baselines. With a `threat`, the plan also attacks the model on every data set, as
-    `brinell.evaluate` does; the Runs are stored in the folder `out`, and `resume` continues them. Cost: one forward per
-    sample and model, plus the attacks. Reference: Taori et al. 2020; Croce et al. 2021, sec. 4 and appendix.
+    robustness: the accuracy on the set minus the accuracy predicted from this model's accuracy on `problem`. The
+    prediction is a straight line fitted to the log-odds of the baselines' accuracies. Interval of the effective
+    robustness: bootstrap over samples, keyed by the seed, with fixed baselines. With a `threat`, the plan also attacks
+    the model on every data set, as `brinell.evaluate` does; the Runs are stored in the folder `out`, and `resume`
+    continues them. Cost: one forward per sample and model, plus the attacks. Reference: Taori et al. 2020; Croce et al.
+    2021, sec. 4 and appendix.
 
     >>> import brinell
     >>> home = brinell.data.load("demo", 100)
@@ -181,7 +182,7 @@ def _shifted_data(name: str, home: Sequence[Predictions], there: Sequence[Predic
 def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> Interval:
     """Return the effective robustness of the first model; the other models are the baselines.
 
-    `near` and `far` are masks (models, samples) of correct predictions on the model's own and on the shifted data.
+    `near` and `far` are masks (models, samples) of correct predictions on own and on shifted data.
     """
     if len(np.unique(near[1:].sum(1))) < 2:
         raise InputError(
@@ -200,7 +201,7 @@ def effective(near: Bools, far: Bools, paired: bool, name: str, seed: int) -> In
 
 
 def beyond(home: Floats, there: Floats, n: int, m: int) -> float:
-    """Return the first model's accuracy on shifted data minus the prediction by a line through the other models.
+    """Return the first model's accuracy on shifted data minus the value that a line fitted to the others predicts.
 
     `home` and `there` hold one accuracy per model: on n samples of the model's own data and on m shifted samples.
     Accuracies 0 and 1 are moved by half a sample so that their log-odds are finite.

@@ -33,7 +33,7 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Layer:
-    """Lower bounds on the local Lipschitz constants of the network up to one layer, one value per sample."""
+    """Lower bounds on the local Lipschitz constants of the network up to one layer; `values` has one per sample."""
 
     name: str
     mean: Interval
@@ -47,7 +47,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Lower bounds on local Lipschitz constants by layer, the output of the network last.
+    """Lower bounds on local Lipschitz constants for each of `layers`; the last is the output of the network.
 
     With `angular`, each layer output is divided by its Euclidean norm first: only its direction counts.
     """
@@ -65,7 +65,7 @@ class Smoothness:
         return self.layers[-1]
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per layer, and a figure."""
+        """Return a table with one row per layer, and a figure of the mean lower bounds."""
         columns = ("layer", "n", "mean lower bound", "95 % interval", "median", "largest")
         table = tuple(
             (
@@ -89,7 +89,7 @@ class Smoothness:
         return AnalysisReport(kind, "Smoothness", summary, (Table(title, columns, table),), (figure,))
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the mean lower bound at the output, which all models have."""
+        """Return the mean lower bound at the network's output, the layer that all models have."""
         mean = self.output.mean
         return (Measure("Lipschitz constant of the output, mean lower bound", mean.value, mean.low, mean.high),)
 
@@ -107,9 +107,9 @@ def smoothness(
 
     Method: the largest ‖f(x1) − f(x2)‖ / ‖x1 − x2‖ over pairs in the threat's ball (default Linf, 8/255) that projected
     gradient ascent finds, both points moving `steps` times by a fifth of the radius; f is the network up to the layer,
-    and each layer has its own search. Every other restart maximises the ratio, as in the paper; the others maximise the
-    numerator alone, which is better for pairs at full distance (for a linear f it is the power method). `layers` names
-    the modules whose outputs are analysed; the default is `default_layers`, and () the output alone. Interval of the
+    and each layer has its own search. Restarts 1, 3, … maximise the ratio, as in Croce et al.; restarts 2, 4, …
+    maximise the numerator alone, which is better for pairs at full distance (for a linear f, this is the power method).
+    `layers` names the modules to analyse (default: `default_layers`); the output is always analysed. Interval of the
     mean: basic bootstrap, keyed by the seed. Cost per layer, restart and step: two forwards, two backwards. Reference:
     Yang et al. 2020, A closer look at accuracy vs. robustness; Croce et al. 2021, appendix.
 
@@ -152,7 +152,7 @@ def _check(model: Classifier, threat: Threat, data: Problem, steps: int, restart
         raise InputError(
             expected="at least 1 step and 1 restart",
             got=f"{steps} steps and {restarts} restarts",
-            remedy=f"Omit `steps` and `restarts` for {STEPS} and 2.",
+            remedy=f"Omit `steps` and `restarts` for the defaults, {STEPS} and 2.",
         )
 
 
@@ -162,7 +162,7 @@ def _blocks(data: Problem, model: Classifier) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class _Search:
-    """Search for the pair of points in a ball with the largest change of the output per distance."""
+    """A search for the pair of points in a ball with the largest output change per distance."""
 
     top: Norm
     angular: bool
@@ -171,7 +171,7 @@ class _Search:
     seed: int
 
     def largest(self, f: Function, chunk: Chunk, threat: Threat, model: Classifier) -> Any:
-        """Return the largest ratio found for every sample, in float64."""
+        """Return the largest ratio of output change to distance found for every sample, in float64."""
         # Pad the last block: a row's output may depend on the batch shape.
         size, device = default_block(model.device), model.device
         index = torch.cat([torch.arange(len(chunk)), torch.zeros(size - len(chunk), dtype=torch.long)])
@@ -197,7 +197,7 @@ class _Search:
     def _slope(
         self, f: Function, a: Tensor, b: Tensor, ball: Ball, ratio: bool, last: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return every pair's output change per distance (0 if too close), and the objective's gradients at a and b."""
+        """Return each pair's output change per distance (0 if too close), and unless `last` the gradients."""
         with torch.set_grad_enabled(not last):
             p, q = (v.detach().requires_grad_(not last) for v in (a, b))
             up = self.top.size(self._outputs(f, p) - self._outputs(f, q))

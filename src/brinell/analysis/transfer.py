@@ -18,11 +18,12 @@ from brinell.results.repeats import RepeatedAccuracy, spread
 
 @dataclass(frozen=True)
 class TransferCell:
-    """Adversarials of one model (the source) evaluated on another model (the target).
+    """The result of one model's adversarials (the source) on another model (the target).
 
     `rate`: the share of the source's adversarials that fool the target, over samples both models classify correctly.
-    `accuracy`: the target's accuracy on all samples with the source's adversarials in place, the paper's measure.
-    `repeats`: its mean and deviation over several passes, for randomised targets.
+    `accuracy`: the target's accuracy on all samples if the source's adversarials replace the inputs that they belong
+    to (the measure of Croce et al. 2021). `repeats`: mean and deviation of `accuracy` over several passes, for
+    randomised targets.
     """
 
     source: str
@@ -34,7 +35,7 @@ class TransferCell:
 
 @dataclass(frozen=True)
 class Transferability:
-    """A matrix: rows are the models the adversarials were computed for, columns the models they are evaluated on."""
+    """A matrix of results: one row per model that was attacked (`sources`), one column per tested model (`targets`)."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
@@ -107,11 +108,12 @@ def transfer(
 ) -> Transferability:
     """Measure how often the adversarials stored in Runs fool other models.
 
-    Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. A classifier with the
-    name of a Run must be the model of that Run: the diagonal is 100 % by construction. Further classifiers are further
-    columns. All Runs must hold the problem's samples. `passes` above 1 repeats the measurement for randomised models
-    and gives mean and deviation: adversarials of one model are reused on others, as Croce & Hein 2020 do in Table 2
-    (JEM). Cost: one forward per sample and classifier, and `passes` per sample, Run and classifier; no attack.
+    Method: every stored adversarial (one per sample, the nearest) is shown to every classifier. `runs` and
+    `classifiers` map names to Runs and to models. A classifier with the name of a Run must be the model of this Run, so
+    its rate is 100 %; classifiers with other names are additional targets. All Runs must hold the problem's samples.
+    `passes` above 1 repeats the measurement for randomised models and gives mean and deviation, as in Croce & Hein
+    2020, Table 2 (JEM). Cost: one forward per sample and classifier, and `passes` forwards per sample, Run and
+    classifier; no attack.
     Reference: Croce et al. 2021, appendix on transferability.
 
     >>> import brinell
@@ -121,7 +123,7 @@ def transfer(
     1.0
     """
     if passes < 1:
-        raise InputError(expected="at least 1 pass", got=f"{passes}", remedy="Omit `passes` for a single one.")
+        raise InputError(expected="at least 1 pass", got=f"{passes}", remedy="Omit `passes` for a single pass.")
     if not runs or not classifiers:
         raise InputError(
             expected="at least one Run and one classifier",

@@ -1,4 +1,4 @@
-"""Read the file formats of published data sets: CIFAR pickles, idx files, .npy files. Files cannot run code."""
+"""Read the file formats of published data sets: CIFAR pickles, idx files, .npy files. Files can run no code."""
 
 import gzip
 import math
@@ -21,7 +21,7 @@ DAMAGE = (
 
 
 def _empty(*_: Any) -> Any:
-    """Return an empty array in place of numpy's `_reconstruct`; the pickle then sets its shape and values."""
+    """Return an empty array, as numpy's `_reconstruct` does; the pickle then sets the shape and the values."""
     return np.ndarray((0,), np.uint8)
 
 
@@ -44,7 +44,7 @@ ALLOWED = {
 
 
 class _Arrays(pickle.Unpickler):
-    """Unpickle numpy arrays and plain values only, without running other code."""
+    """An unpickler that accepts only numpy arrays and plain values, and runs no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -62,7 +62,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
 
 
 def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
-    """Return byte images (n, 3, 32, 32) and labels (n,) of a CIFAR pickle; `labels` is their key. No code is run."""
+    """Return byte images (n, 3, 32, 32) and labels (n,) of a CIFAR pickle; `labels` is the key of the labels."""
     try:
         with open(path, "rb") as file:
             stored = _Arrays(file, encoding="bytes").load()
@@ -80,7 +80,7 @@ def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
 def idx(path: Path, rank: int) -> Any:
     """Return the byte array with `rank` axes of an idx file, compressed or not.
 
-    Format: two zeros, 8 for bytes, the rank, big-endian sizes, the data. No more bytes are decompressed than declared.
+    Format: two zeros, 8 for bytes, the rank, big-endian sizes, the data. At most the declared bytes are decompressed.
     """
     try:
         with path.open("rb") as file:
@@ -107,7 +107,7 @@ def mapped(path: Path) -> Any:
 
 
 def images(path: Path) -> Any:
-    """Return byte images (n, 32, 32, 3) of a .npy file, memory-mapped, as (n, 3, 32, 32)."""
+    """Return the byte images (n, 32, 32, 3) of a .npy file as a memory-mapped array (n, 3, 32, 32)."""
     x = mapped(path)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1:] != (32, 32, 3):
         raise unreadable(path, ValueError(f"the file holds {x.dtype} of shape {x.shape}, not bytes (n, 32, 32, 3)"))

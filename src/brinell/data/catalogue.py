@@ -41,10 +41,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A published data set; `sizes` are the numbers of images of every split or version.
+    """A published data set; `sizes` maps every split or version to its number of images.
 
-    `automatic` says whether `load` may download it. `preprocessing` is the default preprocessing of pictures. `by_hand`
-    tells the user how to get the files if `load` may not.
+    `automatic` says whether `load` may download the data set. `preprocessing` is the default preprocessing of pictures.
+    `by_hand` tells the user how to get the files if `load` may not download them.
     """
 
     name: str

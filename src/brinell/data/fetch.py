@@ -1,4 +1,4 @@
-"""Download data sets into the cache and verify them. A file is complete and verified, or absent."""
+"""Download data sets into the cache and verify them. A cached file is always complete and verified."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 
 
 def locate_or_fetch(s: DataSet, subset: Subset, root: Path | None = None) -> Path:
-    """Return the folder with the files of a subset; fetch them if they are absent and may be fetched automatically."""
+    """Return the folder with the files of a subset; download absent files if the data set allows it (`automatic`)."""
     base = place(s.name) if root is None else root
     folder = locate(s.layout, subset, base)
     if root is None and folder is not None:
@@ -50,7 +50,7 @@ def locate_or_fetch(s: DataSet, subset: Subset, root: Path | None = None) -> Pat
 
 
 def robustbench_list() -> Path:
-    """Return the path of RobustBench's list of 5,000 ImageNet pictures; fetch it if it is not in the cache."""
+    """Return the path of RobustBench's list of 5,000 ImageNet pictures; download the list if the cache lacks it."""
     what = "RobustBench's list of 5,000 ImageNet pictures"
     wanted = Wanted(what, place("imagenet") / LIST_NAME, LIST_URLS, LIST_NAME, f"sha256:{LIST_DIGEST}")
     return obtain(wanted, lambda path: None)
@@ -135,7 +135,7 @@ def _inspect(file: DataFile, path: Path) -> None:
 
 
 def _unpack(s: DataSet, file: DataFile, path: Path) -> None:
-    """Unpack an archive into the cache; its files are read once before they get their final names."""
+    """Unpack an archive into the cache; as a test, its files are read before they get their final names."""
 
     def inspect(folder: Path) -> None:
         absent = [name for name in file.holds if not (folder / name).exists()]

@@ -1,4 +1,4 @@
-"""Folders of pictures, one per class, decoded on demand. The only file here that needs Pillow."""
+"""Pictures in one folder per class, decoded on demand. Of `brinell.data`, only this file needs Pillow."""
 
 import hashlib
 import os
@@ -80,8 +80,8 @@ def resized_shape(size: tuple[int, int], wanted: int | tuple[int, int] | None) -
 def center_box(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom of the square center crop of a picture of size (width, height).
 
-    It extends beyond a small picture; an odd missing pixel is added at the right or bottom. For a large picture, left
-    and top are rounded half to even.
+    The crop extends beyond a small picture; an odd missing pixel is added at the right or bottom. For a large picture,
+    left and top are rounded half to even.
 
     >>> center_box((341, 256), 224), center_box((223, 224), 224)
     ((58, 16, 282, 240), (0, 0, 224, 224))
@@ -135,16 +135,16 @@ class Images(Dataset[tuple[Tensor, int]]):
 
 
 def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None, classes: int | None = None) -> Images:
-    """Return the pictures of a folder of class folders; the label is the position of a class folder in sorted order.
+    """Return the pictures in the class folders of `folder`; a label is the class folder's position in sorted order.
 
     `paths` is a text file that selects pictures and their order, one "class folder/file" per line. `classes` is the
-    required number of class folders, because a missing folder would shift the labels of all later ones.
+    required number of class folders, because a missing folder would shift the labels of all later classes.
     """
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if classes is not None and len(names) != classes:
         raise InputError(
             expected=f"{classes} class folders in {folder}",
-            got=f"{len(names)}",
+            got=f"{len(names)} class folders",
             remedy="Make empty folders for classes without pictures. A label is a folder's position in sorted order.",
         )
     if not names or set(names) <= SPLITS:
@@ -160,8 +160,8 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
     if absent or not files:
         raise InputError(
             expected=f"{len(files) or 'some'} pictures in the class folders of {folder}",
-            got=f"{len(absent)} missing, e.g. {absent[0].relative_to(folder)}" if absent else "none",
-            remedy="Unpack the data set again, or correct `root` or `paths`.",
+            got=f"{len(absent)} missing pictures, e.g. {absent[0].relative_to(folder)}" if absent else "none",
+            remedy="Unpack the data set again, or pass another `root` or `paths`.",
         )
     return Images(files, [label[name] for name, _ in chosen], steps)
 

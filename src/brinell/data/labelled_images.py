@@ -18,21 +18,21 @@ WRONG = (OSError, UnicodeDecodeError, ValueError, KeyError, csv.Error)
 
 
 def _images(folder: Path, listed: Sequence[tuple[str, int]], subset: Subset) -> Images:
-    """Return pictures by path below the folder and label; all of them must exist."""
+    """Return the pictures of `listed`, pairs of path below the folder and label; raise an error if one is missing."""
     files = [folder / name for name, _ in listed]
     absent = [f for f in files if not f.is_file()]
     if absent or not files:
         raise InputError(
             expected=f"{len(files) or 'some'} listed pictures in {folder}",
-            got=f"{len(absent)} missing, e.g. {absent[0].name}" if absent else "none",
-            remedy="Unpack the data set again, or check root.",
+            got=f"{len(absent)} missing pictures, e.g. {absent[0].name}" if absent else "none",
+            remedy="Unpack the data set again, or pass another `root`.",
         )
     return Images(files, [label for _, label in listed], subset.steps)
 
 
 @dataclass(frozen=True)
 class TrafficSigns(Layout):
-    """GTSRB: class folders of .ppm pictures for training; test pictures with a table of their classes."""
+    """The layout of GTSRB: class folders of training pictures (.ppm); test pictures with a table of their classes."""
 
     classes: int = 43
     options: ClassVar[tuple[str, ...]] = ("split", "preprocessing")
@@ -58,7 +58,7 @@ class TrafficSigns(Layout):
 
 @dataclass(frozen=True)
 class TinyImages(Layout):
-    """Tiny-ImageNet: folders CLASS/images for training; the validation pictures, with a table, are the test split.
+    """The layout of Tiny-ImageNet: folders CLASS/images for training; the test split is `val`, with a table of classes.
 
     A label is the position of the class, such as n01443537, in sorted order.
     """
@@ -89,7 +89,7 @@ class TinyImages(Layout):
         if len(position) != self.classes:
             raise InputError(
                 expected=f"pictures of {self.classes} classes in {folder}",
-                got=f"{len(position)}",
+                got=f"pictures of {len(position)} classes",
                 remedy="Unpack tiny-imagenet-200.zip again: labels are positions in the sorted list of all classes.",
             )
         return _images(folder, [(file, position[name]) for file, name in listed], subset)
@@ -104,7 +104,7 @@ class TinyImages(Layout):
 
 @dataclass(frozen=True)
 class SplitFolders(Layout):
-    """CINIC-10: class folders of pictures below `test`, `train` and `valid`; their order is that of CIFAR-10."""
+    """The layout of CINIC-10: class folders below `test`, `train` and `valid`; labels are those of CIFAR-10."""
 
     classes: int = 10
     options: ClassVar[tuple[str, ...]] = ("split", "preprocessing")
@@ -125,9 +125,9 @@ class SplitFolders(Layout):
 
 @dataclass(frozen=True)
 class Textures(Layout):
-    """Describable Textures: class folders below `images`; the lists of the first partition name the splits.
+    """The layout of Describable Textures: class folders below `images`, and lists of the pictures of each split.
 
-    The split "all" is every picture, without a list.
+    The lists are those of the first of ten partitions. The split "all" has every picture and needs no list.
     """
 
     classes: int = 47
@@ -147,7 +147,7 @@ class Textures(Layout):
 
 @dataclass(frozen=True)
 class FeatureTables(Layout):
-    """HAR: one line of 561 features per sample, from −1 to 1, and labels from 1; scaled to [0, 1] and labels from 0."""
+    """The layout of HAR: a line of 561 features per sample, rescaled from [−1, 1] to [0, 1]; labels 1 … become 0 …."""
 
     features: int = 561
     folder = "UCI HAR Dataset"
@@ -164,7 +164,7 @@ class FeatureTables(Layout):
             x = np.loadtxt(values, dtype=np.float64, ndmin=2)
             y = np.loadtxt(labels, dtype=np.int64, ndmin=1)
             if x.shape != (len(y), self.features) or not (np.abs(x) <= 1).all():
-                raise ValueError(f"the file holds {x.shape}, not {len(y)} lines of {self.features} values from -1 to 1")
+                raise ValueError(f"shape {x.shape}, not {len(y)} lines of {self.features} values from -1 to 1")
         except array_formats.DAMAGE as error:
             raise array_formats.unreadable(values, error) from error
         return Arrays(((x + 1) / 2).astype(np.float32), y - 1)

@@ -18,7 +18,7 @@ FIRST_CLASS, IMAGENET_CLASSES = "n01440764", 1000
 
 @dataclass(frozen=True)
 class Subset:
-    """The part of a data set that `load` reads; options that the data set does not have keep their defaults."""
+    """A part of a data set that the options of `load` select; options that the data set lacks keep their defaults."""
 
     split: str = "test"
     version: str = ""
@@ -35,14 +35,14 @@ class Subset:
 
 
 class Arrays(NamedTuple):
-    """Byte images (n, channels, height, width), possibly memory-mapped, or floats in [0, 1]; and their labels."""
+    """Inputs x, bytes (n, channels, height, width), possibly memory-mapped, or floats in [0, 1]; and labels y (n,)."""
 
     x: Any
     y: Any
 
 
 class Layout:
-    """How a data set is stored on disk; `options` are the arguments of `load` that select a subset.
+    """The layout of a data set on disk; `options` are the arguments of `load` that select a subset.
 
     `folder` is the name of the folder in which the files are published.
     """
@@ -63,7 +63,7 @@ class Layout:
         return ()
 
     def places(self, subset: Subset) -> tuple[str, ...]:
-        """Return the folders below the data set's root where the files may be, the likeliest first."""
+        """Return the folders below the data set's root where the subset's files may be, the likeliest first."""
         return (self.folder, ".")
 
     def files(self, subset: Subset) -> tuple[str, ...]:
@@ -71,13 +71,13 @@ class Layout:
         raise NotImplementedError
 
     def read(self, folder: Path, subset: Subset) -> Arrays | Images:
-        """Return the images and labels of a subset; its files are in `folder`."""
+        """Read the files of `subset` in `folder`, and return its images and labels."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class PickledBatches(Layout):
-    """CIFAR-10 and CIFAR-100: pickled arrays in the files `train` and `test`; `labels` is the key of their labels."""
+    """The layout of CIFAR-10 and CIFAR-100: pickled files `train` and `test`; `labels` is the key of the labels."""
 
     folder: str
     train: tuple[str, ...]
@@ -94,7 +94,7 @@ class PickledBatches(Layout):
 
 @dataclass(frozen=True)
 class IdxFiles(Layout):
-    """MNIST and Fashion-MNIST: one idx file of images and one of labels, compressed or not."""
+    """The layout of MNIST and Fashion-MNIST: one idx file of images and one idx file of labels, compressed or not."""
 
     folder: str
 
@@ -113,7 +113,7 @@ class IdxFiles(Layout):
 
 @dataclass(frozen=True)
 class MatlabFiles(Layout):
-    """SVHN: MATLAB files with X (32, 32, 3, n) and y, where label 10 is the digit 0; optionally extra images."""
+    """The layout of SVHN: MATLAB files with X (32, 32, 3, n) and y (label 10 is digit 0); `extra` is optional."""
 
     def optional(self) -> tuple[Subset, ...]:
         return (Subset("extra"),)
@@ -135,7 +135,7 @@ class MatlabFiles(Layout):
 
 @dataclass(frozen=True)
 class VersionedArrays(Layout):
-    """CIFAR-10.1: two .npy files for each version; the first version is the default."""
+    """The layout of CIFAR-10.1: .npy files of images and of labels per version; the first version is the default."""
 
     versions: tuple[str, ...]
     options: ClassVar[tuple[str, ...]] = ("version",)
@@ -157,7 +157,7 @@ class VersionedArrays(Layout):
 
 @dataclass(frozen=True)
 class _CorruptedLayout(Layout):
-    """A data set with every image under every corruption and severity; `extra` corruptions may be absent."""
+    """The layout of a data set with every image under every corruption and severity; `extra` ones may be absent."""
 
     folder: str
     corruptions: tuple[str, ...]
@@ -172,7 +172,7 @@ class _CorruptedLayout(Layout):
 
 @dataclass(frozen=True)
 class CorruptedArrays(_CorruptedLayout):
-    """CIFAR-10-C and CIFAR-100-C: one .npy file per corruption with all severities in order, and one file of labels."""
+    """The layout of CIFAR-10-C and CIFAR-100-C: one .npy file per corruption, severities in order; one of labels."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity")
 
@@ -184,7 +184,7 @@ class CorruptedArrays(_CorruptedLayout):
         x = array_formats.images(folder / data)
         each, rest = divmod(len(x), len(SEVERITIES))
         if rest or not each:
-            error = ValueError(f"{len(x)} images are not {len(SEVERITIES)} equal parts")
+            error = ValueError(f"{len(x)} images cannot be divided into {len(SEVERITIES)} severities of equal size")
             raise array_formats.unreadable(folder / data, error)
         rows = slice((subset.severity - 1) * each, subset.severity * each)
         return Arrays(x[rows], array_formats.labels(folder / labels, len(x))[rows])
@@ -192,7 +192,7 @@ class CorruptedArrays(_CorruptedLayout):
 
 @dataclass(frozen=True)
 class ClassFolders(Layout):
-    """ImageNet: one folder per class, below `val` and `train`."""
+    """The layout of ImageNet: one folder per class, below `val` and `train`."""
 
     options: ClassVar[tuple[str, ...]] = ("split", "preprocessing", "paths")
 
@@ -211,7 +211,7 @@ class ClassFolders(Layout):
 
 @dataclass(frozen=True)
 class CorruptedFolders(_CorruptedLayout, ClassFolders):
-    """ImageNet-C and ImageNet-3DCC: folders corruption/severity/class."""
+    """The layout of ImageNet-C and ImageNet-3DCC: folders corruption/severity/class."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity", "preprocessing", "paths")
 

@@ -42,11 +42,12 @@ def load(
     `source` is "demo", one of `brinell.data.SETS`, a file or a folder. A folder ("folder:PATH" or a path) has the
     published files of CIFAR or MNIST, or one folder of pictures per class. A file ("npz:PATH" or a path) is a .npz or
     .safetensors file with `x`, `y` and optionally `ids`. For named data sets, `split` is "test" (the default), "train"
-    or "extra" (SVHN only); `corruption` and `severity` (1 to 5) select from corrupted data sets, or corrupt the images
-    of "demo" and of other named data sets as they are read; `version` selects from CIFAR-10.1. For pictures,
-    `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the pictures to use, or
-    "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data set; the default is the
-    cache, into which freely available data sets are downloaded on first use. Pictures are decoded on demand.
+    or another split such as "extra" (SVHN); `corruption` and `severity` (1 to 5) select a part of a corrupted data set,
+    or corrupt the images of "demo" or another named data set as they are read; `version` selects a version of
+    CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
+    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data
+    set; the default is the cache, into which freely available data sets are downloaded on first use. Pictures are
+    decoded on demand.
 
     >>> len(load("demo", n=100))
     100
@@ -157,7 +158,7 @@ def _checked(data: Arrays, s: DataSet) -> Arrays:
         raise InputError(
             expected=f"labels from 0 to {s.classes - 1} in {s.title}",
             got=f"{data.y.min()} to {data.y.max()}",
-            remedy="Replace the files, which are of another data set.",
+            remedy="Replace the files: they belong to another data set.",
         )
     return data
 

@@ -63,7 +63,11 @@ def _arrays(path: Path) -> dict[str, Any]:
 def read_file(path: Path) -> dict[str, Any]:
     """Return all arrays of a .npz or .safetensors file by name; it must contain x and y."""
     if not path.exists():
-        raise InputError(expected="a file or a folder", got=f"{path}, which does not exist", remedy="Check the path.")
+        raise InputError(
+            expected="a file or a folder",
+            got=f"{path}, which does not exist",
+            remedy="Pass the path of an existing file or folder.",
+        )
     if path.suffix not in SUFFIXES:
         raise InputError(
             expected="a .npz or .safetensors file",

@@ -68,9 +68,9 @@ def benchmark(
     `out`, with a `record.json`. `data` replaces the data set that `dataset` names: a Problem, (x, y), a file or a
     folder. `corrupted`, for the threats "corruptions" and "corruptions_3d", is the folder of the corrupted data, or a
     function from corruption and severity to a Problem. `preprocessing` turns images into inputs (`brinell.data.load`);
-    models of the zoo have their own. `eps` replaces the leaderboard's radius; the record states it. `about` holds facts
-    such as authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume`, `progress` and `launch` are those
-    of `brinell.evaluate`, `options` those of `brinell.Execution`.
+    zoo models have their own preprocessing. `eps` replaces the leaderboard's radius, and the record states `eps`.
+    `about` holds facts such as authors, venue and link (`brinell.leaderboard.records.ABOUT`). `resume`, `progress` and
+    `launch` are arguments of `brinell.evaluate`, `options` are arguments of `brinell.Execution`.
 
     >>> import brinell
     >>> record = brinell.benchmark("demo", "demo", "Linf", n=4, eps=0.5, progress=False)
@@ -81,7 +81,7 @@ def benchmark(
     execution = Execution.from_options(options)
     chosen, model = find_leaderboard(dataset, threat), coerce.as_classifier(classifier, execution.device)
     if chosen.ball is None and eps is not None:
-        raise InputError(expected="no eps for corruptions", got=f"eps={eps}", remedy="Leave out eps (--eps).")
+        raise InputError(expected="no eps for corruptions", got=f"eps={eps}", remedy="Omit eps (--eps).")
     model_checks.check_train_mode(model)
     label = name or _label(model)
     own = model.name.startswith(chosen.zoo)  # a model of the zoo on its own leaderboard
@@ -109,13 +109,13 @@ def benchmark_seeds(
     classifier: Any, dataset: str = "cifar10", threat: str = "Linf",
     *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
 ) -> tuple[tuple[Record, ...], SeedRuns]:  # fmt: skip
-    """Measure with `seeds` seeds, from `seed` on: return the records, and their Runs with mean and deviation.
+    """Measure a model with `seeds` seeds from `seed` on; return the records, and the Runs with mean and deviation.
 
-    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are those of `benchmark`.
+    The Runs are stored in the folders seed-0, seed-1, … of `out`. `options` are passed to `benchmark`.
     """
     if find_leaderboard(dataset, threat).ball is None:
         raise InputError(
-            expected="a leaderboard with attacks, for several seeds",
+            expected="a leaderboard with attacks if seeds are given",
             got=f"{dataset}/{threat}, which needs no random numbers",
             remedy="Omit seeds (--seeds).",
         )
@@ -132,7 +132,7 @@ def benchmark_seeds(
 def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = None) -> Problem:
     """Return the first n samples of `data`, or of the leaderboard's data set if `data` is None.
 
-    A leaderboard on ImageNet needs the pictures of RobustBench's list, and refuses others.
+    A leaderboard on ImageNet needs the pictures of RobustBench's list, and refuses other pictures.
     """
     wanted = _count(chosen, n)
     if isinstance(data, str | os.PathLike) or data is None:
@@ -147,13 +147,13 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
     _require_listed(chosen, problem)
     if n is not None and len(problem) < n:
         raise InputError(
-            expected=f"at least {n} samples in the data", got=f"{len(problem)}", remedy="Lower n, or leave it out."
+            expected=f"at least {n} samples in the data", got=f"{len(problem)}", remedy="Lower n (--n), or omit it."
         )
     return problem
 
 
 def _require_listed(chosen: Leaderboard, problem: Problem) -> None:
-    """Raise an error if the leaderboard needs RobustBench's list and the samples are not from it."""
+    """Raise an error if the leaderboard needs the pictures of RobustBench's list and the samples are others."""
     if chosen.listed and not problem.name.endswith(LISTED):
         raise InputError(
             expected=f"the 5,000 pictures on which {chosen.name} is measured, in the order of RobustBench's list",
@@ -176,7 +176,7 @@ def _label(model: Classifier) -> str:
 
 
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
-    """Return the violated restrictions, or only the one named `only`, as sentences; raise a ModelError if `strict`."""
+    """Return a sentence per violated restriction (with `only`, of this one alone); if `strict`, raise a ModelError."""
     failed = (c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name))
     sentences = tuple(f"{c.name}: {c.message}" for c in failed)
     if sentences and strict:
@@ -199,7 +199,7 @@ def _corrupted(
     folder: Path,
     resume: bool,
 ) -> Record:
-    """Measure the mean accuracy over all corruptions and severities, without attacks, and return its record.
+    """Measure the mean accuracy over all corruptions and severities, without attacks, and return the record.
 
     On ImageNet the record has the mean corruption error relative to AlexNet, as RobustBench computes it.
     """

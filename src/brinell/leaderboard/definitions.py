@@ -10,7 +10,7 @@ from brinell.leaderboard.records import CORRUPTIONS, CORRUPTIONS_3D
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """One leaderboard with `points` samples; `ball` is None if inputs are corrupted instead of attacked.
+    """The rules of one leaderboard; `points` is the number of samples; `ball` is None if inputs are only corrupted.
 
     `listed` says that its samples are those of RobustBench's list of 5,000 ImageNet pictures, in that order.
 
@@ -32,7 +32,7 @@ class Leaderboard:
 
     @property
     def zoo(self) -> str:
-        """The start of the names of its zoo models; models for common corruptions are also those for 3D corruptions."""
+        """The start of the names of the zoo models for this leaderboard; 3D corruptions use those for corruptions."""
         return f"{self.dataset}/{CORRUPTIONS if self.threat == CORRUPTIONS_3D else self.threat}/"
 
     @property
@@ -57,7 +57,7 @@ LEADERBOARDS = (
 
 
 def find_leaderboard(dataset: str, threat: str) -> Leaderboard:
-    """Return the leaderboard of a data set and a threat; if there is none, raise an InputError that lists all."""
+    """Return the leaderboard of a data set and a threat, or raise an InputError that lists all leaderboards."""
     leaderboard = next((b for b in LEADERBOARDS if (b.dataset, b.threat) == (dataset, threat)), None)
     if leaderboard is not None:
         return leaderboard

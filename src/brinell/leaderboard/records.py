@@ -83,7 +83,7 @@ class Record:
     `autoattack` is the robust accuracy under the plan of the leaderboard, `external` a lower robust accuracy that other
     attacks reached, `reported` the robust accuracy that the authors claim. `status` is "published" (copied, not run
     again), "unverified" (measured by the author of the record) or "verified" (checked by somebody else). `restrictions`
-    are the violated restrictions of the leaderboard. `corruptions` is the mean over all corruptions and severities.
+    are the violated restrictions of the leaderboard. `corruptions` is the mean accuracy over all corruptions.
     `licence` is the licence of the weights as an SPDX identifier, "" if unknown. `title` is the title of the paper.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
@@ -132,7 +132,7 @@ class Record:
         parts = (self.dataset, self.threat, self.name)
         if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits, spaces and . + - _, starting with none of . + -",
+                expected="dataset, threat and name of letters, digits, spaces and . + - _, starting with none of . + - space",
                 got=repr("/".join(parts)),
                 remedy="Pass another name, e.g. Mine2026Better_WRN-28-10.",
             )
@@ -140,7 +140,7 @@ class Record:
             raise InputError(
                 expected=f"a status among {', '.join(get_args(Status))}",
                 got=repr(self.status),
-                remedy="Use one of these.",
+                remedy="Set one of these as status.",
             )
 
     @property
@@ -157,7 +157,7 @@ class Record:
         return statistics.Interval(self.autoattack / 100, low / 100, high / 100, self.n)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the numbers for a figure over many models: clean, reported and corrupted accuracy."""
+        """Return the numbers for figures over many models: clean and reported, or corrupted accuracy."""
         low, high = self.clean_interval or (None, None)
         clean = () if self.clean is None else (Measure("clean accuracy, %", self.clean, low, high),)
         reported = () if self.reported is None else (Measure("reported robust accuracy, %", self.reported),)
@@ -169,7 +169,7 @@ class Record:
 
     @property
     def best(self) -> float | None:
-        """The lowest known robust accuracy, else the accuracy under corruptions; leaderboards sort by this number."""
+        """The lowest known robust accuracy or, without any, the accuracy under corruptions; leaderboards sort by it."""
         known = [value for value in (self.external, self.autoattack) if value is not None]
         return min(known, default=self.corruptions_3d if self.threat == CORRUPTIONS_3D else self.corruptions)
 
@@ -180,14 +180,14 @@ class Record:
 
     @property
     def overestimation(self) -> float | None:
-        """The reported minus the best known robust accuracy, in percentage points; None if one is unknown."""
+        """The reported minus the best known robust accuracy, in percentage points; None if either is unknown."""
         if self.reported is None or self.best is None:
             return None
         return round(self.reported - self.best, 2)
 
     @property
     def year(self) -> int | None:
-        """The year of the venue: the last number from 1900 to 2099 in its name; None without one."""
+        """The year of the venue: the last number from 1900 to 2099 in its name; None without such a number."""
         found = re.findall(r"\b(?:19|20)\d\d\b", self.venue)
         return int(found[-1]) if found else None
 
@@ -208,12 +208,12 @@ class Record:
             raise RunError(
                 expected=f"a record of {r.key} with valid texts, flags, finite numbers and percentages from 0 to 100",
                 got=f"invalid values in {', '.join(wrong)}",
-                remedy="Correct these fields, or leave the record out.",
+                remedy="Put valid values into these fields, or leave the record out.",
             )
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON-compatible data: the fields of RobustBench under its names, then Brinell's own."""
+        """Return the record as JSON-compatible data: RobustBench's fields under its names, then Brinell's fields."""
         return {
             "name": self.title or self.name,
             **{theirs: getattr(self, ours) for ours, theirs in PLAIN.items()},
@@ -229,7 +229,7 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
-        """Return the record from the data of `to_json` or of RobustBench; `known` has fields that `stored` lacks."""
+        """Return the record from data of `to_json` or of RobustBench; `known` supplies fields that `stored` lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
         percentages = {ours: stored[theirs] for ours, theirs in PERCENTAGES.items() if theirs in stored}
         fields |= {ours: None if text is None else float(text) for ours, text in percentages.items()}
@@ -290,7 +290,7 @@ def _is_record(path: Path) -> bool:
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
-    """Return the records sorted by the best known robust accuracy, highest first; records without one come last.
+    """Return the records sorted by `best`, highest first; records without an accuracy come last.
 
     >>> [r.name for r in ranked(r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2"))][0]
     'Wang2023Better_WRN-70-16'
@@ -329,7 +329,7 @@ def published() -> list[Record]:
 
 
 def published_record(record: Record) -> Record | None:
-    """Return the published record of the same model, or None; 3D corruptions are part of its record of corruptions.
+    """Return the published record of the same model and threat, or None; "corruptions" also covers 3D corruptions.
 
     >>> published_record(Record("imagenet", "corruptions_3d", "AlexNet")).corruptions_3d
     28.47
@@ -352,16 +352,18 @@ def _line(row: Mapping[str, str]) -> Record:
 
 
 def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, Any] | None = None) -> Record:
-    """Return the record of a finished Run; `about` holds facts about the model, with the keys `ABOUT`."""
+    """Return the record of a finished Run; `about` maps keys in `ABOUT` to facts about the model."""
     with_facts(Record(dataset, threat, name), about)
     if not run.finished:
         raise RunError(
-            expected="a finished Run", got=f"{run.path}, unfinished", remedy="Finish it with brinell evaluate --resume."
+            expected="a finished Run",
+            got=f"{run.path}, which is unfinished",
+            remedy="Finish the Run with brinell evaluate --resume.",
         )
     identity, verdict = run.identity, run.verdict
     if identity.threat.mask is not None:
         raise RunError(
-            expected="a Run without a mask", got=f"{run.path}, with a mask", remedy="Evaluate without the mask."
+            expected="a Run without a mask", got=f"{run.path}, which has a mask", remedy="Evaluate without the mask."
         )
     measured = Record(
         dataset,
@@ -397,13 +399,15 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
     unknown = sorted(set(about or {}) - set(ABOUT))
     if unknown:
         raise InputError(
-            expected=f"facts among {', '.join(ABOUT)}", got=", ".join(unknown), remedy="Leave the others out of about."
+            expected=f"facts among {', '.join(ABOUT)}",
+            got=", ".join(unknown),
+            remedy="Leave other facts out of `about`.",
         )
     return replace(record, **(about or {})).check()
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """Return the record with status "verified"; a `bound` below its robust accuracy becomes its `external`."""
+    """Return the record as "verified"; a `bound` below its robust accuracy, or without one, becomes its `external`."""
     more = record.autoattack is None or percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=percent(bound.value) if more else record.external)
 

@@ -22,7 +22,7 @@ ELSEWHERE = ("arXiv", "GitHub", "OpenReview")
 
 
 def as_table(records: Sequence[Record], format: str = "md") -> str:
-    """Return the records as text, the most robust first: "md", "tex", "csv", or "bib" for the papers they cite.
+    """Return the records as a table ("md", "tex", "csv"), the most robust first, or their papers as BibTeX ("bib").
 
     >>> from brinell.leaderboard.records import published
     >>> l2 = [r for r in published() if (r.dataset, r.threat) == ("cifar10", "L2")]
@@ -41,7 +41,7 @@ def as_table(records: Sequence[Record], format: str = "md") -> str:
 
 
 def citation_key(record: Record) -> str:
-    """Return the key of the paper in BibTeX, the same for all models of one paper.
+    """Return the BibTeX key of the record's paper; all models of one paper have the same key.
 
     >>> citation_key(Record("cifar10", "L2", "Wang2023Better_WRN-70-16"))
     'Wang2023Better'
@@ -51,7 +51,7 @@ def citation_key(record: Record) -> str:
 
 
 def bibtex(record: Record) -> str:
-    """Return the BibTeX entry of a record's paper, with the facts that are known."""
+    """Return the BibTeX entry of a record's paper, with all known facts."""
     venue = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", record.venue))
     place = re.sub(r"[,\s]*(?:\b[A-Z][a-z]{2}\.?\s+)?\b(?:19|20)\d\d\b.*$", "", venue)
     arxiv = re.search(r"arxiv\.org/(?:abs|pdf)/(\d{4}\.\d{4,5})", record.link)

@@ -2,7 +2,7 @@
 
 `report` measures a model on every corruption and severity (`corruption_accuracy`) and holds the result.
 `baselines` reads and writes tables of accuracies and holds the reference model for the mean corruption error.
-`table` measures cell by cell with resume; the leaderboard uses it.
+`table` measures one corruption and severity at a time and can resume; the leaderboard uses it.
 """
 
 from brinell.analysis.corruptions.baselines import Baseline, save_table

@@ -1,4 +1,4 @@
-"""Tables of accuracy by corruption and severity on disk, and baselines for the mean corruption error."""
+"""CSV tables of accuracy by corruption and severity, and baselines for the mean corruption error."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ HEADER_CELLS, MEANS = ("corruption", "severity"), ("corruption", "error")
 
 @dataclass(frozen=True)
 class Baseline:
-    """The errors of a reference model: by corruption and severity, or by corruption as means over five severities.
+    """The errors of a reference model: per corruption and severity (`single`), or mean errors per corruption (`means`).
 
     >>> alexnet = Baseline.named("alexnet")
     >>> round(alexnet.error("fog", FIVE), 3), len(alexnet.means), alexnet.clean
@@ -35,18 +35,18 @@ class Baseline:
     means: Mapping[str, float]
     single: Mapping[Setting, float]
     clean: float | None = None
-    """The clean error, if known; relative errors need it."""
+    """The error on clean images, if known; the relative mCE needs it."""
 
     @classmethod
     def named(
         cls, source: "str | os.PathLike[str]", row: str | None = None, clean_error: float | None = None
     ) -> "Baseline":
-        """Return a built-in baseline, or one from a CSV file, where `row` names the model.
+        """Return a built-in baseline, or a baseline from a CSV file; `row` is the name of the model in the file.
 
-        "alexnet" has the errors on ImageNet-C of Hendrycks & Dietterich 2019. "alexnet-robustbench" has those that
-        RobustBench measured on its 5,000 pictures of ImageNet-C and ImageNet-3DCC; its mean corruption errors use them.
-        A file has columns `corruption` and `error` in per cent, or is a table of accuracies as written by `save_table`.
-        `clean_error` is the model's error without corruption, which no file holds.
+        "alexnet" has AlexNet's errors on ImageNet-C from Hendrycks & Dietterich 2019. "alexnet-robustbench" has the
+        errors of AlexNet that RobustBench measured on its 5,000 pictures of ImageNet-C and ImageNet-3DCC. A file has
+        the columns `corruption` and `error` (in per cent), or is a table of accuracies written by `save_table`.
+        `clean_error` is the reference model's error on clean images (a share), which no file holds.
         """
         if clean_error is not None and not 0 <= clean_error <= 1:
             raise InputError(
@@ -86,26 +86,26 @@ class Baseline:
         else:
             raise InputError(
                 expected=f"errors of {self.name} under {name} at severities {', '.join(map(str, severities))}",
-                got="a baseline without them",
-                remedy="Measure the baseline's corruptions at all five severities, or pass another baseline.",
+                got="a baseline without these errors",
+                remedy="Measure at all five severities, or pass a baseline that has errors at these severities.",
             )
         if error <= 0:
             raise InputError(
                 expected="a baseline that makes errors",
                 got=f"{self.name} without errors under {name}",
-                remedy="Pass another baseline: the model's error is divided by the baseline's.",
+                remedy="Pass another baseline: the model's error is divided by the baseline's error.",
             )
         return error
 
     def loss(self, name: str, severities: Sequence[int]) -> float:
-        """Return the baseline's mean error under the corruption `name` over these severities minus its clean error."""
+        """Return by how much the corruption `name` at these severities raises the baseline's mean error above clean."""
         assert self.clean is not None, "the baseline has a clean error"
         more = self.error(name, severities) - self.clean
         if more <= 0:
             raise InputError(
                 expected=f"a baseline with a larger error under {name} than on clean images ({100 * self.clean:.4g} %)",
                 got=f"{100 * (more + self.clean):.4g} % for {self.name} under {name}",
-                remedy="Correct its clean error (`clean_error`), or pass another baseline.",
+                remedy="Pass the true clean error of the baseline (`clean_error`), or another baseline.",
             )
         return more
 
@@ -115,16 +115,16 @@ def _means(lines: list[str]) -> dict[str, float]:
 
 
 def _share(value: float) -> float:
-    """Return the value if it is a share between 0 and 1: percentages and shares are easily confused."""
+    """Return the value if it is between 0 and 1; raise a ValueError otherwise, since it may be a percentage."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{value:g} is not between 0 and 1")
+        raise ValueError(f"the share {value:g} is not between 0 and 1")
     return value
 
 
 def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
     names, severities, *rows = csv.reader(lines)
     if (names[0], severities[0]) != HEADER_CELLS or len(names) != len(severities):
-        raise ValueError(f"its header rows begin with {names[0]!r} and {severities[0]!r}")
+        raise ValueError(f"a table whose two header rows begin with {names[0]!r} and {severities[0]!r}")
     settings = [(name, int(s)) for name, s in zip(names[1:], severities[1:], strict=True)]
     return {row[0]: dict(zip(settings, (_share(float(v)) for v in row[1:]), strict=True)) for row in rows if row}
 
@@ -134,8 +134,8 @@ def _chosen(path: Path, names: list[str], row: str | None) -> str:
         return names[0]
     if row is None or row not in names:
         raise InputError(
-            expected=f"one of the models of {path.name}: {', '.join(names)}",
-            got="none chosen" if row is None else repr(row),
+            expected=f"the name of a row in {path.name}: {', '.join(names)}",
+            got="no name" if row is None else repr(row),
             remedy="Pass row=NAME, or --baseline FILE.csv:NAME.",
         )
     return row
@@ -157,9 +157,9 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     settings = list(next(iter(rows.values())))
     if any(set(row) != set(settings) for row in merged.values()):
         raise InputError(
-            expected=f"rows with the same {len(settings)} corruptions and severities",
-            got=f"other columns in {path}",
-            remedy="Pass another path.",
+            expected=f"a table with the same {len(settings)} pairs of corruption and severity",
+            got=f"other pairs in {path}",
+            remedy="Pass the path of a new file.",
         )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -175,5 +175,5 @@ def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
         expected=f"a table of corruption accuracies in {path}",
         got=error_text(error),
-        remedy="Use columns corruption,error; or rows of accuracies below two header rows (corruptions, severities).",
+        remedy="Write columns corruption,error; or header rows corruption and severity above rows of accuracies.",
     )

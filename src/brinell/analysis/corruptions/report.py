@@ -29,7 +29,7 @@ IMAGENET = 1000
 
 @dataclass(frozen=True)
 class CorruptionReport:
-    """Which samples a model classifies correctly under every corruption and severity.
+    """Masks of the samples that a model classifies correctly, one mask per corruption and severity.
 
     >>> import brinell
     >>> report = corruption_accuracy("demo", brinell.data.load("demo", n=20), ["contrast"], [1, 5])
@@ -67,35 +67,35 @@ class CorruptionReport:
         return 1 - self.mean.value
 
     def mean_of(self, name: str) -> MeanAccuracy:
-        """Return the mean accuracy over the severities of one corruption."""
+        """Return the mean accuracy under the corruption `name` over its severities."""
         return mean_accuracy([c for (n, _), c in self.correct.items() if n == name])
 
     def mce(self, baseline: Baseline | None = None) -> float | None:
-        """Return the mean corruption error: error divided by the baseline's error, averaged over corruptions.
+        """Return the mean corruption error (mCE): the model's error / the baseline's error, averaged over corruptions.
 
-        The default baseline, AlexNet, needs 1,000 classes, common corruptions and all five severities; otherwise return
-        None. Reference: Hendrycks & Dietterich 2019.
+        The default baseline is AlexNet on ImageNet-C. Without `baseline`, return None unless the model has 1,000
+        classes and common corruptions were measured at all five severities. Reference: Hendrycks & Dietterich 2019.
         """
         error = self.relative_error(baseline)
         return None if error is None else error.value
 
     def relative_error(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the mean corruption error with its interval; the baseline's errors are taken as exact.
+        """Return the mean corruption error (see `mce`) with its interval; the baseline's errors are taken as exact.
 
-        Method: each sample contributes a weighted sum of its errors, between 0 and the sum of the weights. Wilson's
+        Method: each sample contributes a weighted sum of its errors, from 0 to the sum of the weights. Wilson's
         interval for n samples is multiplied by the sum of the weights.
         """
         baseline = baseline or self._standard()
         return None if baseline is None else self._weighted(self._weights(baseline.error))
 
     def relative_mce(self, baseline: Baseline | None = None) -> MeanAccuracy | None:
-        """Return the relative mCE: corrupted minus clean error, divided by the same difference for the baseline.
+        """Return the relative mCE: the model's rise in error / the baseline's rise in error, averaged over corruptions.
 
-        It is averaged over corruptions; the baseline's errors are taken as exact. Return None if there is no baseline,
-        or if the clean error of the baseline or of this model is unknown. Method of the interval: the intervals of
-        corrupted and clean error, combined as for a difference of independent shares (Zou & Donner 2008). Clean and
-        corrupted errors are positively correlated, so the interval is conservative. Reference: Hendrycks & Dietterich
-        2019.
+        The rise is the corrupted minus the clean error; the baseline's errors are taken as exact. Return None without
+        a baseline (see `mce`), or if the clean error of the baseline or of this model is unknown. Interval: the
+        intervals of corrupted and clean error are combined as for a difference of independent shares (Zou & Donner
+        2008). Clean and corrupted errors are positively correlated, so the interval is conservative. Reference:
+        Hendrycks & Dietterich 2019.
         """
         baseline = baseline or self._standard()
         if baseline is None or baseline.clean is None or self.clean is None:
@@ -109,7 +109,7 @@ class CorruptionReport:
         return MeanAccuracy(value, low, high, min(all_.n, clean.n))
 
     def _weights(self, error: Callable[[str, list[int]], float]) -> dict[str, float]:
-        """Return by corruption the factor of the model's error in the mean: 1 / (number of corruptions · `error`)."""
+        """Return the weight of the model's error under each corruption: 1 / (number of corruptions · `error`)."""
         at = {name: [s for n, s in self.correct if n == name] for name in self.names}
         return {name: 1 / (len(self.names) * error(name, at[name])) for name in self.names}
 
@@ -128,7 +128,7 @@ class CorruptionReport:
         return Baseline.named(ALEXNET)
 
     def save(self, path: "str | os.PathLike[str]") -> Path:
-        """Write the model's row to a CSV table of accuracies; other models' rows are kept."""
+        """Write the model's row to a CSV table of accuracies, keep the rows of other models, and return the path."""
         return save_table(path, {self.model: {setting: p.value for setting, p in self.accuracy.items()}})
 
     def to_json(self, baseline: Baseline | None = None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class CorruptionReport:
         return f"Mean accuracy over {settings}: {self.mean}{clean}.{errors}"
 
     def findings(self, baseline: Baseline | None = None) -> AnalysisReport:
-        """Return a table by corruption and severity, and a figure of the means by corruption."""
+        """Return a table of accuracies by corruption and severity, and a figure of the mean accuracy per corruption."""
         accuracy, means = self.accuracy, [self.mean_of(name) for name in self.names]
         rows = tuple(
             (
@@ -203,11 +203,11 @@ def corruption_accuracy(
 ) -> CorruptionReport:  # fmt: skip
     """Measure the accuracy of a model on corrupted images.
 
-    `problem` holds clean images, which are corrupted on the model's device; or corrupted sets, all of which are used: a
-    mapping from (name, severity) to a problem, or an iterator of ((name, severity), problem). With sets, `clean` may
-    hold the clean images. `on_progress` is called with the number of images, or of sets, done and their total. A sample
-    that a detector rejects counts as wrong. Cost: one forward per image, corruption and severity, and one per clean
-    image.
+    `problem` holds clean images, which are corrupted with `names` and `severities` on the model's device. Or it holds
+    corrupted images, all of which are used: a mapping from (name, severity) to a problem, or an iterator of ((name,
+    severity), problem); `clean` may then hold the clean images. `on_progress` is called with the number done and the
+    total, of images or of corrupted problems. A sample that a detector rejects counts as wrong. Cost: one forward per
+    image, corruption and severity, and one per clean image.
     """
     model = as_classifier(classifier, device)
     check_train_mode(model)
@@ -218,7 +218,7 @@ def corruption_accuracy(
         check(*setting)
     if not settings:
         raise InputError(
-            expected="a corruption and a severity", got="none", remedy="Omit `names` and `severities` for all."
+            expected="a corruption and a severity", got="none", remedy="Omit `names` and `severities` to measure all."
         )
     return _from_clean(model, as_problem(problem), settings, seed, on_progress)
 
@@ -230,7 +230,7 @@ def _from_clean(
     seed: int,
     on_progress: Callable[[int, int], None] | None,
 ) -> CorruptionReport:
-    """Measure all corruptions of clean images; each chunk is read once."""
+    """Corrupt clean images in every setting (corruption, severity) and measure the accuracy; read each chunk once."""
     parts: dict[Setting | None, list[Correct]] = {None: [], **{setting: [] for setting in settings}}
     done, total, classes = 0, len(problem) * len(parts), 0
     for chunk in problem.chunks(chunk_size(model, problem)):
@@ -268,7 +268,7 @@ def _from_sets(
         raise InputError(
             expected="the same samples under every corruption and severity",
             got=f"sets of {', '.join(map(str, sorted(sizes)))} samples" if sizes else "no sets",
-            remedy="Use the same samples in every set: problem[:n].",
+            remedy="Cut every set to the same samples with problem[:n].",
         )
     return CorruptionReport(model.name, data, correct, before, classes, None)
 

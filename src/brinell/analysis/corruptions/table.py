@@ -1,4 +1,4 @@
-"""Measure accuracy on corrupted inputs for every pair of corruption and severity, cell by cell with resume."""
+"""Measure accuracy for every pair of corruption and severity; an interrupted measurement can be resumed."""
 
 import json
 import math
@@ -31,7 +31,7 @@ Source = Callable[[str, int], Problem]
 
 @dataclass(frozen=True)
 class MeanAccuracy(Interval):
-    """A mean of accuracies over the same n samples, with a 95 % interval.
+    """The mean of several accuracies, all measured on the same n samples, with a 95 % interval.
 
     >>> print(MeanAccuracy(0.478, 0.447, 0.509, 1000))
     47.8 % [44.7, 50.9], n = 1,000
@@ -44,7 +44,7 @@ class MeanAccuracy(Interval):
 
 
 def mean_accuracy(correct: Sequence[Correct]) -> MeanAccuracy:
-    """Return the mean accuracy over several conditions; `correct` has one mask of the same n samples per condition.
+    """Return the mean accuracy over several conditions; `correct` has one mask (n,) per condition, on the same samples.
 
     Method: a sample's mean lies between 0 and 1, so its variance is at most that of a binary outcome. Wilson's interval
     for n samples, not for all predictions, therefore covers at least as often as stated.
@@ -58,7 +58,7 @@ def mean_accuracy(correct: Sequence[Correct]) -> MeanAccuracy:
 
 @dataclass(frozen=True)
 class CorruptionTable:
-    """Which samples the model classifies correctly: a mask (cells, n), one cell per corruption and severity.
+    """A mask (cells, n) of the samples classified correctly; a cell is a pair of corruption and severity.
 
     >>> CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]])).mean
     0.75
@@ -74,12 +74,12 @@ class CorruptionTable:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean; the cells of one sample are dependent, so they count as one."""
+        """The 95 % interval of the mean; predictions on one sample are dependent, so they count as one observation."""
         mean = mean_accuracy(list(self.right))
         return mean.low, mean.high
 
     def mce(self, baseline: Baseline) -> float:
-        """Return the mean corruption error: for every corruption its mean error divided by the baseline's, averaged.
+        """Return the mean corruption error (mCE): the model's error / the baseline's error, averaged over corruptions.
 
         >>> table = CorruptionTable((("fog", 1), ("fog", 2)), np.array([[True, True], [True, False]]))
         >>> table.mce(Baseline("half", {}, {("fog", 1): 0.5, ("fog", 2): 0.5}))
@@ -98,10 +98,10 @@ def measure_table(
     classifier: Classifier, source: Source, identity: dict[str, Any], folder: Path, resume: bool,
     corruptions: tuple[str, ...] = COMMON,
 ) -> CorruptionTable:  # fmt: skip
-    """Return the model's table over all corruptions and severities.
+    """Return which samples the model classifies correctly under each of `corruptions` at each severity.
 
-    Each cell is stored in `folder` when it is done; `resume` skips stored cells. `identity` says of which model and
-    data they are.
+    Each cell (corruption, severity) is stored in `folder` when it is measured; `resume` skips stored cells. `identity`
+    describes the model and the data, and must equal the stored one.
     """
     path = folder / CELLS
     done = _stored(path, identity, resume)
@@ -117,7 +117,7 @@ def measure_table(
         raise RunError(
             expected="the same number of samples for every corruption and severity",
             got=f"{min(map(len, rows))} to {max(map(len, rows))} samples",
-            remedy="Use the same clean samples for all of them.",
+            remedy="Corrupt the same clean samples for every corruption and severity.",
         )
     return CorruptionTable(cells, np.array([[bit == "1" for bit in row] for row in rows]))
 
@@ -141,7 +141,7 @@ def _correct_bits(classifier: Classifier, problem: Problem) -> Iterator[str]:
 
 
 def chunk_size(classifier: Classifier, problem: Problem) -> int:
-    """Return how many samples to read at a time: whole blocks with at most VALUES input values, but at least one."""
+    """Return how many samples to read at a time: whole blocks of at most VALUES input values, at least one block."""
     block = default_block(classifier.device)
     return block * max(1, VALUES // (block * math.prod(problem.shape())))
 
@@ -149,7 +149,7 @@ def chunk_size(classifier: Classifier, problem: Problem) -> int:
 def correct_predictions(classifier: Classifier, chunk: Chunk) -> tuple[Correct, int]:
     """Return a mask of the correctly classified samples (float32, fixed batch shape), and the number of classes.
 
-    A sample that a detector rejects counts as wrong, and so do logits that are not finite.
+    A sample that a detector rejects counts as wrong, and so does a sample whose logits are not finite.
     """
     device = classifier.device
     with exact(device):

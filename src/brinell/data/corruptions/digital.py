@@ -25,7 +25,7 @@ TRUNCATE, THIRD = 3.0, 3
 
 
 def brightness(x: Images, key: Keys, more: float) -> Images:
-    """Increase V in HSV: the largest channel of a pixel grows by `more`, up to 1, its other channels in proportion."""
+    """Increase V in HSV: the largest channel of a pixel grows by `more`, up to 1, the others in proportion."""
     value = x.amax(1, keepdim=True)
     bright = (value + more).clamp(max=1)
     # A black pixel has no hue, so it becomes grey.
@@ -33,9 +33,9 @@ def brightness(x: Images, key: Keys, more: float) -> Images:
 
 
 def saturate(x: Images, key: Keys, factor: float, more: float) -> Images:
-    """Change the saturation S in HSV to S · factor + more, within [0, 1]; a grey pixel has the hue of red.
+    """Change the saturation S in HSV to S · factor + more, within [0, 1]; a grey pixel counts as red.
 
-    A grey image is treated as three equal channels, and the brightness of the result is returned.
+    An image with one channel is treated as three equal channels, and the brightness of the result is returned.
     """
     if x.shape[1] == 1:
         return luma(saturate(x.expand(-1, 3, -1, -1), key, factor, more))
@@ -56,7 +56,7 @@ def contrast(x: Images, key: Keys, factor: float) -> Images:
 
 
 def pixelate(x: Images, key: Keys, share: float) -> Images:
-    """Shrink both sides of the image to this share with a box filter and enlarge them again, in 8 bits."""
+    """Shrink height and width to the fraction `share` with a box filter, and enlarge again, in 8-bit levels."""
     h, w = x.shape[2:]
     small = max(int(h * share), 1), max(int(w * share), 1)
     levels = nearest(x).double()
@@ -72,7 +72,7 @@ def _eye(n: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def box_matrix(before: int, after: int) -> Tensor:
-    """Return the float64 matrix that resizes `before` pixels to `after`: means over the pixel centres in each box."""
+    """Return a float64 matrix (after, before): each new pixel is the mean of the old pixels with centres in its box."""
     scale = before / after
     centre = (torch.arange(after, dtype=torch.float64)[:, None] + 0.5) * scale
     # A box is at least one pixel wide, so an enlargement repeats pixels.
@@ -82,7 +82,7 @@ def box_matrix(before: int, after: int) -> Tensor:
 
 
 def elastic_transform(x: Images, key: Keys, alpha: float, sigma: float, affine: float) -> Images:
-    """Apply a random affine map, then displacements by smooth noise; all sizes are shares of the shorter side.
+    """Apply a random affine map, then displacements by smooth noise; all lengths are fractions of the shorter side.
 
     Method: three points around the center move by up to `affine` each. The displacements are uniform noise in [−1, 1],
     smoothed by a Gaussian of width `sigma` and multiplied by `alpha`. Interpolation is linear, borders are mirrored.

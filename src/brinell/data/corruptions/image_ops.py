@@ -1,6 +1,6 @@
 """Image operations that the corruptions share: borders, 8-bit levels, filters as matrices, resampling.
 
-A corrupted image must not depend on the rest of the batch, to the last bit. A library may choose the order of some
+To the last bit, a corrupted image must not depend on the other images. A library may choose the order of some
 sums (matrix products, Fourier transforms). These sums use float64, and rounding the result to float32 removes the
 differences. All other operations are single multiplications and additions, which every device rounds in the same way.
 """
@@ -25,19 +25,19 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def edge(i: Tensor, n: int) -> Tensor:
-    """Return the pixel of 0 … n − 1 for position i; beyond the border the outermost repeats: a a | a b c | c c."""
+    """Return the index in 0 … n − 1 of the pixel at position i; the outermost pixels repeat: a a | a b c | c c."""
     return i.clamp(0, n - 1)
 
 
 def mirror(i: Tensor, n: int) -> Tensor:
-    """Return the pixel of 0 … n − 1 for position i; the image is mirrored at its outermost pixel: c b | a b c | b a."""
+    """Return the index in 0 … n − 1 of the pixel at position i; mirrored at the outermost pixel: c b | a b c | b a."""
     period = max(2 * (n - 1), 1)
     i = i.remainder(period)
     return torch.minimum(i, period - i).clamp(max=n - 1)
 
 
 def symmetric(i: Tensor, n: int) -> Tensor:
-    """Return the pixel of 0 … n − 1 for position i; the image is mirrored at its edge: b a | a b c | c b.
+    """Return the index in 0 … n − 1 of the pixel at position i; the image is mirrored at its edge: b a | a b c | c b.
 
     >>> symmetric(torch.arange(-2, 5), 3).tolist(), mirror(torch.arange(-2, 5), 3).tolist()
     ([1, 0, 0, 1, 2, 2, 1], [2, 1, 0, 1, 2, 1, 0])

@@ -93,7 +93,7 @@ def _repeated(x: Tensor, h: int, w: int) -> Tensor:
 
 
 def _halved(x: Tensor) -> Tensor:
-    """Average every 2 × 2 pixels, after padding to whole blocks along a row; halves are rounded down and up in turn."""
+    """Average each square of 2 × 2 pixels, after padding rows to whole blocks; round halves down and up in turn."""
     (h, w), block = x.shape[2:], 2 * BLOCK
     h, w = h + h % 2, w + -w % block
     x = _repeated(x, h, w)

@@ -16,12 +16,12 @@ def gaussian_noise(x: Images, key: Keys, scale: float) -> Images:
 
 
 def speckle_noise(x: Images, key: Keys, scale: float) -> Images:
-    """Add normal noise of standard deviation `scale` times the value."""
+    """Add normal noise whose standard deviation is `scale` times the value of the pixel."""
     return x + scale * (x * rng.normal(key, tuple(x.shape[1:])))
 
 
 def impulse_noise(x: Images, key: Keys, share: float) -> Images:
-    """Set every value with probability `share` to 0 or 1, which are equally likely."""
+    """Set every value with probability `share` to 0 or to 1; the two are equally likely."""
     shape = tuple(x.shape[1:])
     replaced = rng.uniform(rng.fold(key, 1), shape) < share
     return torch.where(replaced, (rng.signs(rng.fold(key, 2), shape) + 1) / 2, x)
@@ -43,7 +43,7 @@ def shot_noise(x: Images, key: Keys, photons: float) -> Images:
 
 @lru_cache(maxsize=16)
 def _poisson_table(photons: float) -> Tensor:
-    """Return a table whose row i holds i + P(N ≤ n), n = 0, 1, …, for the mean i/255 · photons, in ascending order."""
+    """Return a table whose row i holds i + P(N ≤ n) for n = 0, 1, …; N is Poisson with mean i/255 · photons."""
     most = int(photons + 8 * photons**0.5 + 16)
     mean = torch.arange(LEVELS + 1, dtype=torch.float64)[:, None] * (photons / LEVELS)
     n = torch.arange(most, dtype=torch.float64)

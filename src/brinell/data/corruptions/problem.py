@@ -10,7 +10,7 @@ from brinell.data.corruptions.registry import check, corrupt
 
 
 class _Corrupted(Dataset[Any]):
-    """A data set of the problem's samples, whose images are corrupted in batches when they are read."""
+    """A data set with the samples of a problem; the images are corrupted in batches when they are read."""
 
     def __init__(self, problem: Problem, name: str, severity: int, seed: int) -> None:
         self.problem, self.name, self.severity, self.seed = problem, name, severity, seed

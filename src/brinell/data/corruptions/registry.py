@@ -43,7 +43,7 @@ class Corruption:
 
 
 def _one(*values: int | float) -> Any:
-    """Return the constants of a corruption with a single constant per severity."""
+    """Return the constants for five severities of a corruption that has a single constant."""
     return tuple((v,) for v in values)
 
 
@@ -154,7 +154,7 @@ def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eig
 
 
 def check(name: str, severity: int) -> None:
-    """Raise an error that suggests similar names if the corruption or the severity is unknown."""
+    """Raise an InputError if the corruption or the severity is unknown; it suggests similar names."""
     one_of("a corruption", name, CORRUPTIONS)
     one_of("a severity", severity, SEVERITIES)
 

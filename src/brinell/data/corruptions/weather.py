@@ -45,7 +45,7 @@ def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
     """Return periodic fractal clouds in [0, 1] of size × size pixels; `size` is a power of two.
 
     Method: the diamond-square algorithm. The center of every square, then of every diamond, is the mean of its four
-    corners plus uniform noise within ± wibble². Then the step is halved and the wibble divided by `decay`.
+    corners plus uniform noise within ± a². Then the step is halved and the amplitude a divided by `decay`.
     """
     field = torch.zeros(len(key), size, size, device=key.device)
     step, wibble, level = size, WIBBLE, 0
@@ -78,7 +78,7 @@ def snow(
     """Add streaks of snow and whiten the image.
 
     Method: normal noise is enlarged by `zoom`, set to zero below `least`, and motion-blurred in a direction within 45
-    degrees of the vertical. It is added twice, the second time rotated by 180 degrees.
+    degrees of the vertical. This snow is added twice, the second time rotated by 180 degrees.
     """
     h, w = x.shape[2:]
     flakes = mean + spread * rng.normal(rng.fold(key, 1), (1, h, w))
@@ -104,7 +104,7 @@ def spatter(
 
 
 def _shine(liquid: Layer) -> Layer:
-    """Return the light that drops reflect, in [0, 1]: an embossed relief of the distance to their edges."""
+    """Return the light that drops reflect, in [0, 1]: an embossed relief of the distance to the drops' edges."""
     levels = truncated(liquid)
     depth = _blurred(_distance(_edges(levels)).clamp(max=REACH), SLACK)
     relief = small_correlate(_equalised(depth), EMBOSS).clamp(0, LEVELS)
@@ -119,7 +119,7 @@ def _blurred(x: Layer, up: float) -> Layer:
 
 
 def _edges(levels: Layer) -> Tensor:
-    """Detect edges as steep local maxima of the slope: Canny's method without hysteresis."""
+    """Return a mask of edge pixels, the steep local maxima of the slope: Canny's method without hysteresis."""
     dx = small_correlate(levels, SOBEL)
     dy = small_correlate(levels.transpose(2, 3), SOBEL).transpose(2, 3)
     slope = dx.abs() + dy.abs()

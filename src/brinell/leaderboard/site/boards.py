@@ -38,7 +38,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Board:
-    """The entries of one data set, threat and radius, the most robust first."""
+    """A ranked list of the entries of one data set, threat and radius, the most robust first."""
 
     dataset: str
     threat: str
@@ -47,7 +47,7 @@ class Board:
 
     @property
     def corruptions(self) -> bool:
-        """Whether inputs are corrupted instead of attacked."""
+        """Whether the inputs of this board are corrupted instead of attacked."""
         return self.threat in CORRUPTED
 
     @property
@@ -57,7 +57,7 @@ class Board:
 
     @property
     def data_name(self) -> str:
-        """The usual spelling of the data set."""
+        """The name of the data set in its usual spelling, e.g. "CIFAR-10"."""
         return NAMES.get(self.dataset, self.dataset)
 
     @property
@@ -67,7 +67,7 @@ class Board:
 
     @property
     def threat_name(self) -> str:
-        """The threat in words."""
+        """The name of the threat on the page, e.g. "Linf" or "3D corruptions"."""
         return CORRUPTED[self.threat][1] if self.corruptions else self.threat
 
     @property
@@ -87,7 +87,7 @@ class Board:
         return "" if standard or not self.eps else prefix + self.eps
 
     def ranks(self) -> list[int | None]:
-        """Return the rank of every entry: one plus the number of ranked entries with a higher accuracy; else None."""
+        """Return the rank of every entry, 1 plus the number of ranked entries above it; None if it is not ranked."""
         bests = [e.record.best for e in self.entries if e.ranked]
         return [
             None if not e.ranked else 1 + sum(b > e.record.best for b in bests)  # type: ignore[operator]
@@ -96,9 +96,9 @@ class Board:
 
 
 def boards(entries: Iterable[BoardEntry]) -> list[Board]:
-    """Group the entries into boards by data set, threat and radius: the standard boards first, then others by name.
+    """Group the entries into boards by data set, threat and radius; standard boards first, other boards by name.
 
-    A record of corruptions that also has an accuracy under 3D corruptions is on the boards of both.
+    A record of corruptions that also has an accuracy under 3D corruptions is on both boards.
 
     >>> from brinell.leaderboard.site.entries import collect
     >>> [(b.slug, len(b.entries)) for b in boards(collect())][:2]
@@ -119,7 +119,9 @@ def _in_3d(entry: BoardEntry) -> list[BoardEntry]:
 
 
 def radius(entry: BoardEntry) -> str:
-    """Return the radius of an entry's board as text: the standard radius if within 2 % of it; "" for corruptions.
+    """Return the radius of an entry's board as text; a radius within 2 % of the standard one counts as standard.
+
+    Return "" for corruptions.
 
     >>> from brinell.leaderboard.records import Record
     >>> [radius(BoardEntry(Record("cifar10", "Linf", "m", eps=eps))) for eps in ("8/255", "0.031", "4/255", None)]

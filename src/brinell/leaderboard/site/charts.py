@@ -15,14 +15,14 @@ HOW_YEAR = "The year is the last four-digit number of the venue; records without
 
 
 def board_charts(board: Board) -> list[str]:
-    """Return the charts of a board as HTML markup, without empty charts."""
+    """Return the charts of a board as HTML markup; charts without data are left out."""
     records, ranked = [e.record for e in board.entries], _ranked(board)
     made = (_scatter(board, records), _years(board, ranked), _venues(board, ranked), _over(board, records))
     return [text for text in made if text]
 
 
 def progress_chart(boards: Sequence[Board]) -> str:
-    """Return a chart of the highest best known robust accuracy by year, one line per board; "" without years."""
+    """Return a chart of the highest robust accuracy by year, one line per board; "" if no record has a year."""
     lines = [(b, _best_by_year(_ranked(b))) for b in boards if not b.corruptions]
     lines = [(b, best) for b, best in lines if len(best) > 1]
     if not lines:

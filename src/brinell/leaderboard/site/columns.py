@@ -29,7 +29,7 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class BoardRow:
-    """An entry in the table of a board; `page` is the path of the page of its Run, None without a Run."""
+    """A row in the table of a board; `page` is the path of the page about its Run, None without a Run."""
 
     board: Board
     entry: BoardEntry
@@ -53,10 +53,10 @@ Sortable = int | float | str | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column: `value` returns the sort key of a row (None sorts last), and `cell` the markup for a row and its key.
+    """A column: `value(row)` returns the sort key of a row (None sorts last), and `cell(row, key)` its markup.
 
-    `unknown` is the markup of None. `up` sorts ascending at the first click. Unless `always`, the column is left out
-    if no row has a value.
+    `unknown` is the markup if the key is None. With `up`, the first click sorts ascending. Unless `always`, the column
+    is left out if no row has a key.
     """
 
     key: str

@@ -22,7 +22,7 @@ MEASURED = (
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """A record, and its Run if it is available; `repeated` if the record counts on another board."""
+    """A line of a board: a record, and its Run if available; `repeated` says that another board counts the record."""
 
     record: Record
     run: Run | None = None
@@ -30,7 +30,7 @@ class BoardEntry:
 
     @property
     def external(self) -> bool:
-        """Whether attacks outside the leaderboard reached the best known accuracy."""
+        """Whether attacks other than the leaderboard's reached the best known accuracy."""
         return self.record.external is not None
 
     @property
@@ -40,10 +40,10 @@ class BoardEntry:
 
 
 def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_published: bool = True) -> list[BoardEntry]:
-    """Collect published records, records in a folder, and Runs, in this order; later entries replace equal ones.
+    """Return entries of published records, of records in `folder`, and of `runs`; a later entry replaces an equal one.
 
     Two entries are equal if model, threat, radius, and Run (or status, without a Run) are equal. If the folder has a
-    Run beside a record, the entry has both.
+    Run beside a record, the entry holds the record and the Run.
 
     >>> len(collect())
     236
@@ -51,7 +51,9 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     entries = [BoardEntry(r) for r in published()] if with_published else []
     if folder is not None:
         if not Path(folder).is_dir():
-            raise InputError(expected="a folder of records", got=f"{folder}, no folder", remedy="Pass a folder.")
+            raise InputError(
+                expected="a folder of records", got=f"{folder}, no folder", remedy="Pass a folder with --records."
+            )
         entries += [BoardEntry(r) for r in read_folder(folder)]
         beside = (path.parent for path in sorted(Path(folder).rglob(RECORD)))
         entries += [entry_of_run(path) for path in beside if (path / MANIFEST).exists()]
@@ -62,7 +64,7 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
 
 
 def entry_of_run(path: Path) -> BoardEntry:
-    """Return the entry of a Run, with the record in its folder or else with one made from its manifest."""
+    """Return the entry of a Run, with the record in its folder or else with a record made from its manifest."""
     run = Run.open(path)
     beside = run.path / RECORD
     if not beside.exists():
@@ -78,7 +80,7 @@ def entry_of_run(path: Path) -> BoardEntry:
         raise RunError(
             expected=f"a record that agrees with its Run, {run.path}",
             got=", ".join(differences),
-            remedy=f"Correct these fields in {RECORD}, or delete the file.",
+            remedy=f"Change these fields in {RECORD} to the values of the Run, or delete the file.",
         )
     missing = {f: getattr(measured, f) for f in (*MEASURED, "eps") if getattr(record, f) is None}
     return BoardEntry(replace(record, **missing), run)
@@ -89,7 +91,7 @@ def _record_of(run: Run) -> Record:
     threat = run.identity.threat
     if threat.eps is None:
         raise RunError(
-            expected="a Run at one radius for a leaderboard",
+            expected="a Run with a radius for a leaderboard",
             got=f"{run.path}, whose threat has no radius",
             remedy="Evaluate with a radius (--eps).",
         )
@@ -100,5 +102,5 @@ def _record_of(run: Run) -> Record:
 
 
 def _part(text: str) -> str:
-    """Return the text with unsafe characters for file names replaced by "-"."""
+    """Return the text with "-" in place of characters that are unsafe in file names."""
     return re.sub(r"[^\w.+ -]+", "-", Path(text).name if "." in text else text).strip(" .-+") or "unnamed"

@@ -54,8 +54,8 @@ def build(
 ) -> Site:
     """Build a static site in the folder `out` from Runs, a folder of records and the published records.
 
-    An older site in the folder is replaced. `report` returns the full report of a Run as HTML, to which the Run's page
-    links.
+    A site that an earlier build wrote to the folder is replaced. `report` maps a Run to its full report as HTML; the
+    Run's page links to this report.
 
     Cost: no model is evaluated; every Run is read and hashed once.
 
@@ -75,9 +75,9 @@ def build(
     twice = [slug for slug, count in Counter(b.slug.lower() for b in found).items() if count > 1]
     if twice:
         raise InputError(
-            expected="distinct file names of boards",
+            expected="boards with different file names",
             got=f"two boards with the name {twice[0]}",
-            remedy="Change the data set or the threat in the records of one board.",
+            remedy="Change the data set or the threat in the records of one of the two boards.",
         )
     files, count = _files(found, report)
     _write(folder, files)
@@ -153,7 +153,7 @@ def _board(board: Board, of_board: list[BoardRow], every: list[Board]) -> str:
 
 
 def _cell(column: Column, row: BoardRow) -> tuple[Column, str | None, Any]:
-    """Return the column, and the sort key and markup of its cell in a row."""
+    """Return the column, the sort key of its cell in a row, and the markup of this cell."""
     value = column.value(row)
     key = None if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
     return column, key, markup(column.shown(row))
@@ -185,7 +185,7 @@ def _run_summary(row: BoardRow, run: Run, report: str | None) -> str:
 
 
 def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
-    """Return the settings and cost of the Run by name, with the versions and the device it ran on."""
+    """Return the settings and the cost of the Run by name, with the versions and the device that were used."""
     identity, cost, where = run.identity, run.cost, run.environment
     made = {"brinell": where.brinell, "torch": where.torch, "device": where.device}
     facts = {
@@ -204,13 +204,13 @@ def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InputError(expected="a folder for the site", got=f"{folder}, a file", remedy="Pass a folder with --out.")
+        raise InputError(expected="a folder for the site", got=f"the file {folder}", remedy="Pass a folder with --out.")
     if folder.exists() and any(folder.iterdir()) and not (folder / INDEX).is_file():
         got = f"{folder}, which holds other files"
         raise InputError(
-            expected="a new or empty folder, or one with an older site to replace",
+            expected="a new or empty folder, or a folder with a site of an earlier build",
             got=got,
-            remedy="Pass another with --out.",
+            remedy="Pass another folder with --out.",
         )
 
 
@@ -225,7 +225,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Return the files that the last build of the site in `folder` recorded; ignore paths that point outside it."""
+    """Return the paths that the last build in `folder` listed in INDEX, except absolute paths and paths with ".."."""
     try:
         names = json.loads((folder / INDEX).read_bytes())["files"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -28,7 +28,7 @@ def safe_link(text: str) -> str | None:
 
 
 def anchor(inside: str, address: str) -> str:
-    """Return a link around markup, or only the markup if the address is not safe."""
+    """Return the markup `inside` as a link to `address`, or without a link if the address is not safe."""
     known = safe_link(address)
     return inside if known is None else element("a", inside, href=known, rel="noopener noreferrer")
 
@@ -65,7 +65,7 @@ def _pieces(text: str | None) -> list[tuple[str, str | None]]:
 
 
 class _Reader(HTMLParser):
-    """Collects the pieces of text in HTML, each with the address it links to, or None."""
+    """An HTML parser that collects pieces of text, each with the address it links to, or None."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -17,7 +17,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
-    """Return a server of the folder `site` on 127.0.0.1; port 0 chooses a free port."""
+    """Return an HTTP server of the folder `site` on 127.0.0.1; port 0 chooses a free port."""
     if not (Path(site) / "index.html").is_file():
         raise InputError(
             expected="a folder with a site",
@@ -27,13 +27,15 @@ def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer((HERE, port), partial(_Quiet, directory=os.fspath(site)))
     except (OSError, OverflowError) as error:
-        raise InputError(expected="a free port", got=f"{port}: {error}", remedy="Pass 0 for any free port.") from error
+        raise InputError(
+            expected="a free port", got=f"{port}: {error}", remedy="Pass --port 0 for any free port."
+        ) from error
 
 
 def serve(
     site: str | os.PathLike[str], port: int = 0, browser: bool = True, tell: Callable[[str], object] = lambda url: None
 ) -> None:
-    """Serve the site until interrupted, and open it in the browser if `browser`; call `tell` with its address."""
+    """Serve the site until interrupted; call `tell` with its address and, if `browser`, open it in the browser."""
     with server(site, port) as made:
         url = f"http://{HERE}:{made.server_address[1]}/"
         tell(url)
