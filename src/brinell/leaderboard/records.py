@@ -132,7 +132,7 @@ class Record:
         parts = (self.dataset, self.threat, self.name)
         if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits, spaces and . + - _, with a letter or digit first",
+                expected="dataset, threat and name of letters, digits, spaces and . + - _, a letter or digit first",
                 got=repr("/".join(parts)),
                 remedy="Pass another name, e.g. Mine2026Better_WRN-28-10.",
             )
