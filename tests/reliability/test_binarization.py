@@ -384,7 +384,7 @@ def test_randomised_models_are_judged_by_majority():
         ({"readout": 3}, brinell.InputError, "a function fit"),
         ({"layer": "nowhere"}, brinell.PlanError, "a layer among"),
         ({"corners": True, "t": brinell.L2(0.5)}, brinell.ThreatError, "corners"),
-        ({"t": brinell.L2()}, brinell.ThreatError, "with a radius"),
+        ({"t": brinell.L2()}, brinell.ThreatError, "with a finite radius"),
         ({"t": brinell.L0(5)}, brinell.ThreatError, "Linf, L2 or L1"),
         ({"random_queries": 0}, brinell.InputError, "random points"),
     ],

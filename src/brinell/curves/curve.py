@@ -226,10 +226,7 @@ class Curve:
         return Agreement(float(eps), alike, *(tuple(self.ids[m].tolist()) for m in (only_run, only_curve)))
 
     def joined(self, other: "Curve") -> "Curve":
-        """Return the curve with the smaller of the two distances of every sample.
-
-        Both curves must have the same model and samples.
-        """
+        """Return the curve with the smaller of two distances per sample; model and samples of both must be the same."""
         if not np.array_equal(self.ids, other.ids):
             raise InputError(
                 expected="two curves with the same sample ids",

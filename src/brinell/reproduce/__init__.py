@@ -4,7 +4,7 @@
 - `setup`: the models, the data and the threat that the user gives.
 - `catalogue`: all exhibits by name, such as mm/table-2.
 - `run`: run one exhibit and store its tables and pictures beside the paper's numbers.
-- `papers/`: one file per paper with its exhibits.
+- `papers/`: one file per paper with the paper's exhibits.
 
 The command `brinell reproduce` calls `run`.
 """

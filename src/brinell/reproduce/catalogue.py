@@ -1,4 +1,4 @@
-"""All exhibits by name."""
+"""All exhibits (tables and figures of the papers) by name."""
 
 from brinell.errors import InputError, did_you_mean
 from brinell.reproduce.exhibit import Exhibit
@@ -15,7 +15,7 @@ PAPERS = {
 
 
 def exhibits(paper: str | None = None) -> tuple[Exhibit, ...]:
-    """Return the exhibits of all papers, or of one, in the order of the papers.
+    """Return the exhibits of all papers, or only of the paper with this short name, in the order of the papers.
 
     >>> exhibits("mm")[0].name
     'mm/figure-1'
@@ -25,7 +25,7 @@ def exhibits(paper: str | None = None) -> tuple[Exhibit, ...]:
 
 
 def find(name: str) -> Exhibit:
-    """Return the exhibit of this name, or raise an InputError with the closest names."""
+    """Return the exhibit of this name; if there is none, raise an InputError with the closest names."""
     known = {e.name: e for e in exhibits()}
     if name not in known:
         raise InputError(

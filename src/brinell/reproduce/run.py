@@ -21,7 +21,7 @@ RESULT, TEXT, PICTURE = "result.json", "result.md", "result.svg"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The result of one exhibit: what was measured, on which setup, with which command, and in how many seconds."""
+    """The result of one exhibit: the measured report, the setup, the command and the seconds."""
 
     exhibit: Exhibit
     report: AnalysisReport
@@ -32,7 +32,7 @@ class Reproduction:
     picture: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads back."""
+        """Return the result as plain data that `from_json` reads back."""
         return {
             "exhibit": self.exhibit.name, "command": self.command, "setup": self.setup,
             "seconds": round(self.seconds, 1), "version": self.version, "picture": self.picture,
@@ -55,12 +55,12 @@ class Reproduction:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(
                 expected=f"a {RESULT} that brinell reproduce wrote",
-                got=f"{folder}: {error}",
+                got=f"the folder {folder} ({error})",
                 remedy="Run brinell reproduce NAME --out FOLDER again.",
             ) from error
 
     def to_markdown(self, pictures: str = "") -> str:
-        """Return the measured tables, the paper's tables, and why they differ. `pictures` is put before file names."""
+        """Return the measured and the paper's tables, and why they differ; `pictures` is a path before file names."""
         e = self.exhibit
         lines = [
             f"### {e.place}: {e.title}",
@@ -109,7 +109,7 @@ def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
     if exhibit.measure is None:
         raise InputError(
             expected="a table or figure that can be run here",
-            got=f"{name}, which cannot",
+            got=f"{name}, which cannot be run",
             remedy=f"Missing: {exhibit.missing}",
         )
     start = time.perf_counter()
@@ -133,7 +133,7 @@ def _draw(report: AnalysisReport, out: Path) -> str | None:
 
 
 def command(name: str, setup: Setup) -> str:
-    """Return the command that reproduces a result, without folders of this machine.
+    """Return the command that reproduces a result, without the folders of this machine.
 
     >>> command("mm/table-2", Setup(n=100))
     'brinell reproduce mm/table-2 --n 100'
@@ -154,6 +154,6 @@ def _option(name: str, values: Sequence[str]) -> list[str]:
 
 
 def _base(spec: str) -> str:
-    """Return the last part of a path: FILE.py:FACTORY, FILE.npz or a name."""
+    """Return a path without its folders (FILE.py:FACTORY, FILE.npz); a NAME= in front stays."""
     label, equals, source = spec.rpartition("=")
     return f"{label}{equals}{source.rsplit('/', 1)[-1]}"

@@ -1,4 +1,4 @@
-"""What the user gives to an exhibit: models, data and a threat, loaded when they are needed."""
+"""The setup of an exhibit, given by the user: models, data and a threat, loaded when they are needed."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -17,11 +17,11 @@ DEMO, DEMO_EPS = "demo", "0.1"
 
 @dataclass(frozen=True)
 class Setup:
-    """Models, data and a threat by name; the demo model and its images by default.
+    """The models, the data and the threat of an exhibit; by default the demo model and its images.
 
     `models` and `data` are names as in `brinell.evaluate`. `n` takes the first n samples. `other` are further data
-    sets, as NAME=DATA, for exhibits that compare data sets. `steps` is the largest budget
-    of exhibits over iterations. `out` is the folder for Runs and pictures.
+    sets, as NAME=DATA, for exhibits that compare data sets. `steps` is the largest number of attack steps in exhibits
+    over iterations. `out` is the folder for Runs and pictures.
 
     >>> setup = Setup(n=8)
     >>> str(setup.threat), len(setup.problem)
@@ -61,20 +61,20 @@ class Setup:
 
     @property
     def threat(self) -> Threat:
-        """The threat of the given norm and radius."""
+        """The threat with the given norm and radius."""
         return threat(self.norm, self.eps)
 
     @property
     def execution(self) -> Execution:
-        """The seed and the device, as `brinell.evaluate` takes them."""
+        """The seed and the device, as an option of `brinell.evaluate`."""
         return Execution(seed=self.seed, device=self.device)
 
     def folder(self, name: str) -> Path:
-        """Return the folder for one Run of the exhibit; a Run in it is continued."""
+        """Return the folder for one Run of the exhibit; a Run that is already there is continued."""
         return self.out / "runs" / name
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was given, without folders of this machine."""
+        """Return the given values as plain data, without folders of this machine."""
         given = asdict(self)
         del given["out"], given["progress"]
         return {**given, "models": [os.path.basename(m) for m in self.models], "data": os.path.basename(self.data)}

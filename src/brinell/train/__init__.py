@@ -2,9 +2,10 @@
 
 `fit` is the entry point: it checks the arguments and starts the `loop` over epochs and steps. A `Method` (`methods`)
 says which attack makes the adversarial points and which loss is minimised (`objective`). A `Recipe` (`recipe`,
-`schedule`) holds the hyperparameters. `samples` holds the data, random crops and noise keys, `model` the network and
-its initial weights, `average` the running average of the weights. `folder` reads and writes the output folder
-and loads its model; `curve` holds one row per epoch; `progress` prints. The command `brinell train` calls `fit`.
+`schedule`) holds the hyperparameters. `samples` holds the data and draws crops and noise keys, `model` makes the
+network and its initial weights, `average` keeps a running average of the weights. `folder` reads and writes the output
+folder and loads the trained model; `curve` holds one row per epoch; `progress` prints. The command `brinell train`
+calls `fit`.
 """
 
 from brinell.models.networks import Network

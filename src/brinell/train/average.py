@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights, which is evaluated and stored."""
+"""The exponential moving average of the weights, which is evaluated and stored instead of the weights."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def decay_at(decay: float, step: int) -> float:
     """Return the factor d in average ← d · average + (1 − d) · weights after step number `step` (from 0).
 
-    In the first steps it is less than `decay`, so that the initial weights soon have no influence.
+    In the first steps d is less than `decay`, so that the initial weights soon have no influence.
 
     >>> [round(decay_at(0.999, t), 2) for t in (0, 90, 10**6)]
     [0.1, 0.91, 1.0]
@@ -18,10 +18,10 @@ def decay_at(decay: float, step: int) -> float:
 
 
 class WeightAverage:
-    """A copy of a module with exponential averages of parameters and floating-point buffers; other buffers are copied.
+    """A copy of a module whose parameters and floating-point buffers are exponential averages; other buffers are equal.
 
     Batch-normalisation statistics depend on the weights. While the learning rate is high, the statistics of the last
-    steps do not match the averaged weights, so they are averaged in the same way.
+    steps do not match the averaged weights, so the statistics are averaged in the same way.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:

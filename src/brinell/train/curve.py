@@ -10,10 +10,11 @@ from brinell.results import Proportion
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, counted from 1: last learning rate, mean loss, validation counts, passes and seconds of training.
+    """One row of the training curve: an epoch (from 1) with learning rate, loss, validation counts and cost.
 
-    `clean` and `robust` are the numbers of validation samples out of `n` that the averaged weights classify correctly,
-    None without validation; `clean_accuracy` and `robust_accuracy` add the intervals.
+    `lr` is the last learning rate, `loss` the mean loss. `clean` and `robust` are the numbers of validation samples out
+    of `n` that the averaged weights classify correctly without and under attack, None without validation;
+    `clean_accuracy` and `robust_accuracy` add the intervals. Passes and seconds are those of training alone.
 
     >>> print(Epoch(1, 0.1, 1.5, 80, 40, 100, 5000, 4000, 12.0).robust_accuracy)
     40.0 % [30.9, 49.8], n = 100
@@ -43,14 +44,14 @@ class Epoch:
 
 
 def best_epoch(curve: list[Epoch]) -> Epoch:
-    """Return the epoch of highest robust, then clean validation accuracy (the first of several), or else the last."""
+    """Return the first epoch with most robust, then most clean validation samples; without validation, the last."""
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))
 
 
 def as_csv(curve: list[Epoch]) -> bytes:
-    """Return the curve as CSV: a header line, then one line per epoch; `clean` and `robust` are empty if not validated.
+    """Return the curve as CSV: a header, then one line per epoch; without validation, `clean` and `robust` are empty.
 
     >>> as_csv([Epoch(1, 0.1, 1.5, None, None, 0, 50, 40, 0.5)]).decode().splitlines()[1]
     '1,0.1,1.5,,,0,50,40,0.5'

@@ -31,7 +31,7 @@ CHECKPOINT_EVERY = 300.0
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of `fit`: its output folder, the model of the best epoch, and the training curve."""
+    """The result of `fit`: the output folder, the classifier of the best epoch, and the training curve."""
 
     path: Path
     classifier: TorchClassifier
@@ -39,7 +39,7 @@ class Trained:
 
     @property
     def best(self) -> Epoch:
-        """The epoch of `classifier`: that of the best robust validation accuracy; without validation, the last."""
+        """The epoch of `classifier`: the one with the best robust validation accuracy; without validation, the last."""
         return best_epoch(self.curve)
 
 
@@ -60,10 +60,11 @@ def fit(
 ) -> Trained:
     """Train a model against a threat; store the weights of the epoch with the best robust accuracy in the folder `out`.
 
-    `model` is the name of a network, a `Network`, a module, or a function that makes one. `data` is (x, y) with x as
-    bytes or floats in [0, 1], a Problem, a file or a folder. `validation` is the number of samples to hold out (None:
-    a tenth, at most 1,000; 0: none) or a separate data set; `plan` evaluates it after every epoch. `resume=True`
-    continues an interrupted training. On a CPU in float32 the final weights are the same as without interruption.
+    `model` is the name of a network, a `Network`, a module, or a function that returns a module. `data` is (x, y) with
+    x as bytes or floats in [0, 1], a Problem, a file or a folder. `validation` is the number of samples to hold out
+    (None: a tenth, at most 1,000; 0: none) or a separate data set; the attacks of `plan` measure the robust accuracy on
+    these samples after every epoch. `resume=True` continues an interrupted training. On a CPU in float32 the final
+    weights are the same as without interruption.
 
     >>> import tempfile
     >>> from brinell import Linf
@@ -93,7 +94,7 @@ def fit(
 
 
 def _identity(job: TrainingJob, trainable: TrainableModel) -> dict[str, Any]:
-    """Return the settings that a resumed training must share with the interrupted one."""
+    """Return the settings that must be the same when an interrupted training is resumed."""
     return {
         "model": trainable.to_json(job.classes),
         "data": _describe(job.samples),
@@ -115,7 +116,7 @@ def _describe(samples: TrainingSamples | None) -> dict[str, Any] | None:
 def _data(
     data: Any, validation: Any, plan: Any, recipe: Recipe
 ) -> tuple[TrainingSamples, TrainingSamples | None, Plan | None]:
-    """Return the training samples, the validation samples and the plan that evaluates them."""
+    """Return the training samples, the validation samples and the plan that evaluates the model on the latter."""
     samples = as_samples(data)
     if validation is None or (isinstance(validation, int) and not isinstance(validation, bool)):
         samples, validation = split(samples, validation, recipe.seed)
@@ -125,8 +126,8 @@ def _data(
         raise InputError(expected="at least 2 samples to train on", got=f"{len(samples)}", remedy="Pass more data.")
     if validation is None and recipe.patience is not None:
         raise PlanError(
-            expected="validation samples, which patience needs",
-            got="none",
+            expected="validation samples, because `patience` needs them",
+            got="no validation samples",
             remedy="Omit `patience`, or pass `validation` above 0.",
         )
     if validation is None:
@@ -138,10 +139,12 @@ def _data(
 
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     if isinstance(threat.eps, torch.Tensor):
-        raise ThreatError(expected="one eps for all samples", got=f"{len(threat.eps)} values", remedy="Pass one.")
+        raise ThreatError(
+            expected="one eps for all samples", got=f"{len(threat.eps)} values", remedy="Pass one number."
+        )
     if threat.unlimited:
         raise ThreatError(
-            expected="a threat with a radius", got=f"{threat}", remedy=f"Write {threat.norm.name}(eps) with a number."
+            expected="a threat with a finite radius", got=f"{threat}", remedy=f"Write e.g. {threat.norm.name}(0.1)."
         )
     threat.check(tuple(samples.x.shape[1:]), None)
 
@@ -164,14 +167,14 @@ def _check_job(job: TrainingJob) -> None:
     loss = None if method.attack is None or method.beta else LOSSES[method.attack.loss]
     if loss is not None and classes < loss.classes:
         expected = f"at least {loss.classes} classes for the loss of this attack"
-        raise PlanError(expected=expected, got=f"{classes}", remedy=f"Use the loss {loss.instead} instead.")
+        raise PlanError(expected=expected, got=f"{classes} classes", remedy=f"Use the loss {loss.instead} instead.")
     if not job.checkpoint_every >= 0:
         expected = "checkpoint_every of at least 0 seconds"
-        raise InputError(expected=expected, got=f"{job.checkpoint_every}", remedy="Omit it for 300.")
+        raise InputError(expected=expected, got=f"{job.checkpoint_every}", remedy="Omit it for 300 seconds.")
 
 
 def notes(job: TrainingJob) -> list[str]:
-    """Return messages to print at the start: dropout without a seed, fewer targets, left-out samples."""
+    """Return messages to print at the start, about dropout without a seed, fewer targets, and samples left out."""
     messages = []
     modules = job.classifier.module.modules()
     if any(isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0 for m in modules):

@@ -1,7 +1,7 @@
 """The output folder of `fit`: config.json, checkpoint.pt, curve.csv, model.safetensors, last.safetensors.
 
-Every file is complete or absent. A resumed training starts from the checkpoint alone. The other files are written
-after it and can be recreated from it.
+Every file is complete or absent. A resumed training starts from the checkpoint alone. The other files are written after
+the checkpoint and can be recreated from it.
 """
 
 import io
@@ -47,7 +47,7 @@ def weights_of(module: nn.Module) -> Weights:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the content of config.json in the output folder of a training; raise an error if it is no such folder."""
+    """Return the content of config.json in a training's output folder; raise a RunError for any other folder."""
     try:
         config = json.loads((path / CONFIG).read_bytes())
     except (OSError, ValueError) as error:
@@ -66,14 +66,14 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> Weights:
-    """Return the tensors of a safetensors file by name; raise an error if it is missing or damaged."""
+    """Return the tensors of a safetensors file by name; raise a RunError if the file is missing or damaged."""
     remedy = "Continue the training with --resume: it writes weights at the end of every epoch."
     with reported_as(RunError, OSError, SafetensorError, expected=f"readable weights in {path}", remedy=remedy):
         return load_file(path)
 
 
 class Folder:
-    """Write the output folder of a training; it is locked until the `with` block ends."""
+    """The output folder of a training, open for writing and locked until the `with` block ends."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], facts: Mapping[str, Any], resume: bool) -> None:
         self.path = path
@@ -96,8 +96,8 @@ class Folder:
                 raise RunError(expected=new, got=got, remedy="Pass another folder as --out (`out`).")
             return
         if not resume:
-            remedy = "Continue it with --resume (resume=True), or pass another folder as --out (`out`)."
-            raise RunError(expected=new, got="an earlier training", remedy=remedy)
+            remedy = "Continue the training with --resume (resume=True), or pass another folder as --out (`out`)."
+            raise RunError(expected=new, got="the folder of an earlier training", remedy=remedy)
         changed = differences(read_config(path)["identity"], identity)
         changed = {k: v for k, v in changed.items() if k not in NOT_COMPARED}
         if changed:
@@ -108,7 +108,7 @@ class Folder:
             )
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint, or None if the folder has none yet."""
+        """Return the checkpoint, or None if the folder has no checkpoint yet."""
         file = self.path / CHECKPOINT
         if not file.exists():
             return None
@@ -152,7 +152,7 @@ def load(
     """Load a trained classifier from the output folder of `fit`, in evaluation mode.
 
     `weights` selects the averaged weights of the "best" or the "last" epoch. If your own module was trained, pass it as
-    `model`; its weights are replaced. The folder contains no code.
+    `model`, since the folder contains no code; the weights of the module are replaced.
 
     >>> load("nowhere")
     Traceback (most recent call last):
@@ -165,7 +165,7 @@ def load(
         raise ModelError(
             expected="the module that was trained, because it is not one of Brinell's networks",
             got="only the folder",
-            remedy=f"Call brinell.train.load({str(folder)!r}, net), for example in your own function for --model.",
+            remedy=f"Call brinell.train.load({str(folder)!r}, net), for example in a function for --model.",
         )
     made = Network.from_json(stored["network"]).build() if model is None else model
     # A user's module was trained with the normalisation of its classifier. A named network has it inside.

@@ -57,18 +57,18 @@ class TrainingJob:
 
     @property
     def batch(self) -> int:
-        """Samples per step."""
+        """The number of samples per step."""
         return min(self.recipe.batch, len(self.samples))
 
     @property
     def per_epoch(self) -> int:
-        """Steps per epoch; samples that do not fill a batch are left out."""
+        """The number of steps per epoch; samples that do not fill a batch are left out."""
         return len(self.samples) // self.batch
 
 
 @contextmanager
 def training_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Within the block, compute in exact float32 or, for bfloat16, let cuDNN choose the fastest kernels."""
+    """Compute in exact float32 within the `with` block or, for bfloat16, let cuDNN choose the fastest kernels."""
     if precision == "float32":
         with exact(device):
             yield
@@ -101,7 +101,7 @@ class Loop:
         self.saved = self.started = time.monotonic()
 
     def run(self) -> list[Epoch]:
-        """Train until the last epoch, or until `patience` epochs bring no improvement; return the training curve."""
+        """Train until the last epoch, or until `patience` epochs in a row are not better; return the training curve."""
         job, stored = self.job, self.folder.load()
         if stored is None:
             self._store()
@@ -126,7 +126,7 @@ class Loop:
                 self._synchronise()
 
     def _update(self, here: Tensor, step: int) -> None:
-        """Make one step: attack the batch, compute the loss and its gradient, update weights and average."""
+        """Make one step: attack the samples at positions `here`, compute the loss, update weights and average."""
         job, recipe = self.job, self.job.recipe
         part = self.samples.take(here)
         x = as_points(augment(part.x, self._keys(part, "augment"), recipe.crop, recipe.flip))
@@ -154,7 +154,7 @@ class Loop:
         return sample_keys(self.job.recipe.seed, part.ids, self.epoch, purpose)
 
     def _synchronise(self) -> None:
-        """Wait for the device, check that the loss is finite, report it, and write a checkpoint if it is due."""
+        """Wait for the device, check that the loss is finite, report the loss, and write a checkpoint if one is due."""
         loss = float(self.total) / self.batch
         step = self.epoch * self.job.per_epoch + self.batch
         if not math.isfinite(loss):
@@ -189,7 +189,7 @@ class Loop:
         self.listener(EpochFinished(row, better))
 
     def _validate(self) -> tuple[int, int]:
-        """Return how many validation samples the averaged weights classify correctly without and under attack."""
+        """Return how many validation samples the averaged weights classify correctly, clean and under attack."""
         assert self.job.validation is not None
         assert self.job.plan is not None
         averaged = replace(self.job.classifier, module=self.average.module)
@@ -235,7 +235,7 @@ class Loop:
         if not bool(sizes.isfinite().all()):
             raise ModelError(
                 expected="finite weights",
-                got=f"infinite or NaN weights after step {self.batch} of epoch {self.epoch + 1}, at a finite loss",
+                got=f"infinite or NaN weights after step {self.batch} of epoch {self.epoch + 1}, with a finite loss",
                 remedy='Train in a new folder with a lower lr, clip=1 or precision="float32".',
             )
 

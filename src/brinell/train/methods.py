@@ -1,4 +1,6 @@
-"""Training methods with citations: the attack that makes the training points and the loss minimised on them."""
+"""Training methods with citations: the attack that makes the training points, and the loss minimised on these
+points.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -24,10 +26,11 @@ FAST_STEP = 1.25
 class Method:
     """An adversarial training method.
 
-    `attack` makes the adversarial points (None: train on clean points). With `targets` above 0 the attack is targeted
-    at that many of the likeliest wrong classes; each image uses the target with the largest z_t − z_y. With `beta`
-    above 0 the loss is CE(clean) + beta · KL(clean ‖ adversarial), and the attack maximises this KL. `start` is the
-    standard deviation of a Gaussian start (0: the attack's own start). `keep` is the attack's "last" or "best" iterate.
+    `attack` makes the adversarial points (None: train on clean points). With `targets` above 0 the attack is run once
+    for each of that many likeliest wrong classes t; of these points, each image uses the one with the largest z_t −
+    z_y. With `beta` above 0 the loss is CE(clean) + beta · KL(clean ‖ adversarial), and the attack maximises this KL.
+    `start` is the standard deviation of the Gaussian noise at the start (0: the attack's own start). `keep` says which
+    iterate of the attack is used, "last" or "best".
 
     >>> Method("mine", PGD(steps=7)).cost(classes=10)
     (8, 8)
@@ -46,14 +49,16 @@ class Method:
         one_of("keep", self.keep, KEEP)
         if self.targets < 0 or self.beta < 0 or self.start < 0:
             got = f"targets {self.targets}, beta {self.beta}, start {self.start}"
-            raise PlanError(expected="targets, beta and start of at least 0", got=got, remedy="Omit the negative one.")
+            raise PlanError(
+                expected="targets, beta and start of at least 0", got=got, remedy="Omit the negative value."
+            )
         if self.attack is None:
             return
         check_trainable(self.attack)
         if LOSSES[self.attack.loss].targeted and not (self.targets or self.beta):
             raise PlanError(
                 expected=f"targets of at least 1 for an attack on the {self.attack.loss} loss",
-                got="0",
+                got="targets=0",
                 remedy="Write Method(name, attack, targets=3).",
             )
 
@@ -62,7 +67,7 @@ class Method:
         return max(1, min(self.targets, classes - 1))
 
     def cost(self, classes: int) -> tuple[int, int]:
-        """Return the numbers of forward and backward passes per image and epoch, including the weight update."""
+        """Return the numbers of forward and backward passes per image and epoch, with those of the weight update."""
         updates = 2 if self.beta else 1
         if self.attack is None:
             return updates, updates
@@ -135,7 +140,7 @@ METHODS: dict[str, Method] = {m.name: m for m in _ALL}
 
 
 def as_method(chosen: Any) -> Method:
-    """Return the Method with this name, a Method that trains with this attack, or a given Method unchanged.
+    """Return the method with a built-in name, the given Method, or a method that trains with the given attack.
 
     >>> as_method(PGD(steps=3)).name, as_method("fgsm-rs").cost(classes=10)
     ('pgd-ce', (2, 2))
@@ -146,7 +151,7 @@ def as_method(chosen: Any) -> Method:
         return METHODS[one_of("a training method", chosen, METHODS)]
     if not isinstance(chosen, Attack):
         raise PlanError(
-            expected="a training method, its name or an attack",
+            expected="a Method, the name of a training method, or an attack",
             got=repr(chosen)[:80],
             remedy=f"Pass one of the names {', '.join(METHODS)}.",
         )

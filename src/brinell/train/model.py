@@ -1,4 +1,4 @@
-"""The model to train: a network by name or a user's module, with its initial weights and device."""
+"""The model to train: a built-in network or a user's module, with its initial weights, on its device."""
 
 import copy
 import hashlib
@@ -24,7 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """A classifier to train, and the built-in network it comes from (None for the user's own module)."""
+    """A classifier to train, and the built-in network that it was made from (None for a user's own module)."""
 
     classifier: TorchClassifier
     network: Network | None
@@ -34,7 +34,7 @@ class TrainableModel:
         return self.classifier.module
 
     def to_json(self, classes: int) -> dict[str, Any]:
-        """Return what must be equal to resume: network, classes, normalisation, hash of structure and weight shapes."""
+        """Return what must be equal to resume: network, classes, normalisation, hash of modules and weight shapes."""
         h = hashlib.sha256(repr(self.module).encode())
         h.update(str([(k, tuple(v.shape)) for k, v in self.module.state_dict().items()]).encode())
         statistics = {"mean": self.classifier.mean, "std": self.classifier.std}
@@ -44,7 +44,7 @@ class TrainableModel:
 
 
 def network_for(name: str, samples: TrainingSamples, classes: int | None = None) -> Network:
-    """Return the named network for these samples; the default of `classes` is the largest label + 1."""
+    """Return the built-in network `name` for these samples; `classes` is by default the largest label + 1."""
     if samples.x.ndim != 4:
         raise InputError(
             expected=f"images of shape (n, channels, height, width) for {name}",
@@ -56,9 +56,9 @@ def network_for(name: str, samples: TrainingSamples, classes: int | None = None)
 
 
 def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableModel:
-    """Make a trainable model from a network's name, a Network, a module, a wrapped module, or a function.
+    """Return a trainable model made from a network's name, a Network, a module, a wrapped module, or a function.
 
-    Named networks start from weights drawn with the seed. A user's module is copied and keeps its weights.
+    The weights of named networks are drawn with the seed. A user's module is copied and keeps its weights.
     """
     if isinstance(model, str):
         model = network_for(model, samples)
@@ -72,7 +72,7 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
         model = wrap(model)
     if not isinstance(model, TorchClassifier):
         raise ModelError(
-            expected=f"a network ({', '.join(NETWORKS)}), a torch module or a function that makes one",
+            expected=f"a network ({', '.join(NETWORKS)}), a torch module, or a function that returns a module",
             got=repr(model)[:80],
             remedy="Pass one of these names or a torch.nn.Module.",
         )
@@ -82,12 +82,17 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
 def prepare(
     trainable: TrainableModel, samples: TrainingSamples, device: torch.device | str | None
 ) -> tuple[TrainableModel, int]:
-    """Move the model to the device; return it and its number of classes. Raise an error if nothing is trainable."""
+    """Move the model to the device; return the model and its number of classes.
+
+    Raise an error if no weight is trainable or a label is too large.
+    """
     classifier: Any = as_classifier(trainable.classifier, device)
     module = classifier.module
     if not any(w.requires_grad for w in module.parameters()):
         raise ModelError(
-            expected="a model with trainable weights", got="none", remedy="Call net.requires_grad_(True) first."
+            expected="a model with trainable weights",
+            got="none",
+            remedy="Call net.requires_grad_(True) first.",
         )
     if samples.x.ndim == 4:
         # Convolutions are faster with channels-last memory on GPUs and most CPUs.
@@ -112,7 +117,7 @@ def _classes(classifier: TorchClassifier, samples: TrainingSamples) -> int:
 
 
 def uniform_weights(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return uniform numbers in [−1, 1), determined by the seed and the name of the parameter."""
+    """Return uniform numbers in [−1, 1) of this shape, determined by the seed and the name of the parameter."""
     key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long)), rng.digest(f"weights {name}"))
     return 2 * rng.uniform(key, shape)[0] - 1
 
@@ -121,8 +126,9 @@ def uniform_weights(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
 def initialise(module: nn.Module, seed: int) -> None:
     """Draw the weights of linear and convolutional layers from torch's distribution, and reset normalisation layers.
 
-    Method: weights are uniform within ±1 / √fan-in, biases are zero. Before a normalisation layer, the effective
-    learning rate is lr / ‖w‖², and published learning rates assume this scale. Other parameters do not change.
+    Method: weights are uniform within ±1 / √fan-in, biases are zero. The scale matters: before a normalisation layer,
+    the effective learning rate is lr / ‖w‖², and published learning rates assume torch's scale. Other parameters do not
+    change.
 
     >>> net = nn.Linear(3, 2)
     >>> initialise(net, seed=0)

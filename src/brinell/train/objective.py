@@ -1,4 +1,4 @@
-"""The adversarial points of a batch, and the loss that is minimised on them."""
+"""The adversarial points of a batch, and the loss that is minimised on these points."""
 
 from functools import partial
 
@@ -48,7 +48,7 @@ def _logits(classifier: Classifier, x: Tensor) -> Tensor:
 
 
 def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) -> Points:
-    """Attack every image with several targets from one start; return its point with the largest z_t − z_y."""
+    """Attack every image once per target t from the same start; return the image's point with the largest z_t − z_y."""
     assert method.attack is not None
     logits = _logits(classifier, p.x)
     targets = likeliest_wrong(logits, p.y, method.copies(logits.shape[1])).T  # (k, b), likeliest first
@@ -71,7 +71,7 @@ def _worst_target(method: Method, classifier: Classifier, p: Batch, ball: Ball) 
 def training_loss(
     method: Method, classifier: Classifier, x: Points, adversarial: Points, y: Labels, smoothing: float
 ) -> Tensor:
-    """Return the mean loss of the batch, differentiable in the weights."""
+    """Return the method's loss, averaged over the batch and differentiable in the weights."""
     if not method.beta:
         return F.cross_entropy(classifier.forward(adversarial).logits, y, label_smoothing=smoothing)
     clean, attacked = classifier.forward(x).logits, classifier.forward(adversarial).logits

@@ -16,7 +16,7 @@ EVERY = 10.0
 
 
 class TrainingStarted(NamedTuple):
-    """The training has `epochs` epochs of `steps` steps each; `done` steps were made before it was resumed."""
+    """The event that a training of `epochs` epochs with `steps` steps each starts, or resumes after `done` steps."""
 
     epochs: int
     steps: int
@@ -24,14 +24,14 @@ class TrainingStarted(NamedTuple):
 
 
 class StepFinished(NamedTuple):
-    """A step is finished: its number over all epochs, and the mean loss of this epoch so far."""
+    """The event that a step is finished: its number over all epochs, and the mean loss of this epoch so far."""
 
     step: int
     loss: float
 
 
 class EpochFinished(NamedTuple):
-    """An epoch is finished; `best` says whether it is the best so far."""
+    """The event that an epoch is finished; `best` says whether this epoch is the best so far."""
 
     row: Epoch
     best: bool
@@ -55,7 +55,7 @@ def _line(event: EpochFinished | Note, epochs: int) -> str:
 
 
 class TrainingBar:
-    """Show a progress bar over all steps, and one line per finished epoch above it."""
+    """A listener that shows a progress bar over all steps, and one line per finished epoch above the bar."""
 
     def __init__(self, console: Console) -> None:
         self.bar = Progress(
@@ -83,7 +83,7 @@ class TrainingBar:
 
 
 class TrainingLines:
-    """Print one line per finished epoch, and the step and loss every ten seconds in between."""
+    """A listener that prints one line per finished epoch and, between epochs, the step and loss every ten seconds."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.started, self.last = console, TrainingStarted(0, 1, 0), time.perf_counter()
@@ -105,7 +105,7 @@ class TrainingLines:
 
 @contextmanager
 def listening(progress: "bool | Listener | None") -> Iterator[Listener]:
-    """Yield a function that receives every event: one that prints to standard error, none (False), or the given one."""
+    """Yield the function that receives events: it prints to standard error, does nothing (False), or is `progress`."""
     if callable(progress) or progress is False:
         yield progress or (lambda event: None)
         return

@@ -16,12 +16,13 @@ DEFAULTS = {"sgd": (0.1, 2e-4), "adamw": (1e-3, 1e-2)}
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters: optimiser, schedule, augmentation, precision and seed.
+    """The hyperparameters of a training: optimiser, schedule, augmentation, precision and seed.
 
-    The defaults are as in the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022) plus averaged weights.
-    `lr` is the peak learning rate. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number of epochs
-    over which the radius grows from zero, `average` the decay of the moving average of the weights (0: none), `crop`
-    the padding of random crops in pixels. Training stops after `patience` epochs without a better robust accuracy.
+    The defaults are as in the papers (Madry et al. 2018, Zhang et al. 2019, Gao et al. 2022), except that weights are
+    averaged. `lr` is the peak learning rate. `clip` limits the norm of the gradient (0: no limit). `ramp` is the number
+    of epochs over which the radius grows from zero, `average` the decay of the moving average of the weights (0: none),
+    `crop` the padding of random crops in pixels. Training stops after `patience` epochs without a better robust
+    accuracy.
 
     >>> Recipe(epochs=30, schedule="one-cycle").lr_at(step=89, total=300)
     0.1
@@ -71,18 +72,18 @@ class Recipe:
         return DEFAULTS[self.optimiser][1] if self.weight_decay is None else self.weight_decay
 
     def lr_at(self, step: int, total: int) -> float:
-        """Return the learning rate of step number `step` of `total`, counted from 0."""
+        """Return the learning rate at step number `step` (counted from 0) of `total` steps."""
         return learning_rate(self.schedule, self.anneal, self.peak, step, total)
 
     def make_optimiser(self, module: nn.Module) -> torch.optim.Optimizer:
-        """Return an optimiser of the module's trainable parameters."""
+        """Return an optimiser for the module's trainable parameters."""
         weights = [w for w in module.parameters() if w.requires_grad]
         if self.optimiser == "adamw":
             return torch.optim.AdamW(weights, self.peak, weight_decay=self.decay)
         return torch.optim.SGD(weights, self.peak, self.momentum, weight_decay=self.decay, nesterov=self.nesterov)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all hyperparameters with their defaults filled in."""
+        """Return all hyperparameters as a dict; `lr` and `weight_decay` have their defaults filled in."""
         return {**asdict(self), "lr": self.peak, "weight_decay": self.decay}
 
 
@@ -94,4 +95,4 @@ def _whole(least: int, **numbers: int) -> None:
 
 def _check(valid: bool, expected: str, got: str) -> None:
     if not valid:
-        raise InputError(expected=expected, got=got, remedy="Omit it for the default.")
+        raise InputError(expected=expected, got=got, remedy="Omit this parameter for its default.")

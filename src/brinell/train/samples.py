@@ -1,4 +1,4 @@
-"""Hold training data in memory, shuffle and augment it. Random numbers depend on seed, sample id and epoch."""
+"""Hold training data in memory, shuffle and augment them; random numbers depend on seed, sample id and epoch."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ LEVELS = 255
 
 @dataclass(frozen=True)
 class TrainingSamples:
-    """Inputs x (bytes, or floats in [0, 1]), labels y and ids, made by `as_samples`."""
+    """Training samples in memory: inputs x (bytes, or floats in [0, 1]), labels y and ids; `as_samples` makes them."""
 
     x: Tensor
     y: Tensor
@@ -31,11 +31,11 @@ class TrainingSamples:
         return len(self.x)
 
     def take(self, index: Tensor) -> "TrainingSamples":
-        """Return the samples at these positions."""
+        """Return the samples at the positions `index`."""
         return TrainingSamples(self.x[index], self.y[index], self.ids[index], self.name)
 
     def to(self, device: torch.device) -> "TrainingSamples":
-        """Move the samples to a device; bytes stay bytes."""
+        """Return the samples on a device; bytes stay bytes."""
         return TrainingSamples(self.x.to(device), self.y.to(device), self.ids.to(device), self.name)
 
     def problem(self) -> Problem:
@@ -51,12 +51,12 @@ class TrainingSamples:
 
 
 def as_points(x: Tensor) -> Tensor:
-    """Convert bytes to floats in [0, 1]; return floats unchanged."""
+    """Return bytes as floats in [0, 1], and floats unchanged."""
     return x.float() / LEVELS if x.dtype == torch.uint8 else x
 
 
 def as_samples(data: Any, split: str = "train") -> TrainingSamples:
-    """Load samples from (x, y), a Problem, the name of a data set, a file or a folder (see `load`).
+    """Return training samples from (x, y), a Problem, the name of a data set, a file or a folder.
 
     x holds bytes or floats in [0, 1]. `split` ("train" or "test") selects a part of a named data set or folder.
     """
@@ -107,14 +107,14 @@ HELD_OUT, AT_MOST = 10, 1000
 def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[TrainingSamples, TrainingSamples | None]:
     """Return training samples and `held_out` random validation samples (None if 0), determined by ids and seed.
 
-    The default of `held_out` is a tenth of the samples, at most 1,000.
+    By default `held_out` is a tenth of the samples, at most 1,000.
     """
     n = min(AT_MOST, len(samples) // HELD_OUT) if held_out is None else held_out
     if not 0 <= n < len(samples):
         raise InputError(
             expected=f"between 0 and {len(samples) - 1} validation samples",
             got=f"{n}",
-            remedy="Omit `validation` for a tenth of the data.",
+            remedy="Omit `validation` to hold out a tenth of the samples.",
         )
     if n == 0:
         return samples, None
@@ -125,9 +125,10 @@ def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[Tr
 
 
 def augment(x: Tensor, key: Keys, crop: int, flip: bool) -> Tensor:
-    """Crop images (b, c, h, w) at random and mirror half of them; each sample's key determines the result.
+    """Return images (b, c, h, w), cropped at random and, with `flip`, mirrored with probability ½, as `key` determines.
 
-    Method: pad by `crop` zeros, then take a window of the old size at a position drawn from the key. Bytes stay bytes.
+    Method: pad every side by `crop` zeros, then take a window of the original size at a position drawn from the key.
+    Bytes stay bytes.
 
     >>> x = torch.arange(4.0).view(1, 1, 2, 2)
     >>> torch.equal(augment(x, rng.keys(0, torch.arange(1)), crop=0, flip=False), x)

@@ -42,14 +42,14 @@ def _between(a: float, b: float, share: float, anneal: str) -> float:
 
 
 def learning_rate(schedule: str, anneal: str, peak: float, step: int, total: int) -> float:
-    """Return the learning rate of step number `step` of `total`, counted from 0."""
+    """Return the learning rate at step number `step` (counted from 0) of `total` steps."""
     if schedule == "constant":
         return peak
     return peak * (multistep(step, total) if schedule == "multistep" else one_cycle(step, total, anneal))
 
 
 def radius(eps: float, step: int, per_epoch: int, ramp: float) -> float:
-    """Return the radius at a step; it grows linearly to eps over the first `ramp` epochs.
+    """Return the radius at a step: it grows linearly to eps over the first `ramp` epochs of `per_epoch` steps.
 
     >>> radius(0.1, 49, 100, ramp=1.0), radius(0.1, 500, 100, ramp=1.0), radius(0.1, 0, 100, ramp=0.0)
     (0.05, 0.1, 0.1)

@@ -146,10 +146,7 @@ class Features(DelegatingClassifier):
         return replace(self, classifier=self.classifier.to(device))
 
     def _record(self, x: Tensor) -> tuple[list[Tensor], Output]:
-        """Return the features of every layer, (b, f) each, and the output of the classifier without its detector.
-
-        A detector that cannot be removed stays.
-        """
+        """Return the features of every layer, (b, f) each, and the output of the classifier without its detector."""
         if self.function is not None:
             return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
         out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)

@@ -194,10 +194,7 @@ def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
 
 
 def accepting(oracle: Oracle, draws: int = 1) -> Accepts:
-    """Return a function that gives a mask of the points that the detector accepts in most of `draws` passes.
-
-    A NaN score counts as rejection.
-    """
+    """Return a function that gives a mask of the points that the detector accepts in most of `draws` passes."""
 
     def accepts(x: Tensor) -> Tensor:
         votes = [_accepted(oracle.output(x)) for _ in range(draws)]

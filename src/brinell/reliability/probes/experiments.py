@@ -47,10 +47,7 @@ class PassCount:
 
 @dataclass(frozen=True)
 class ProbedAttack:
-    """An attack to probe (`stage`), its prepared evaluation, and the positions `at` of correctly classified samples.
-
-    `passes` counts the passes made so far.
-    """
+    """An attack to probe (`stage`), its evaluation, positions `at` of correctly classified samples, and passes made."""
 
     prepared: PreparedEvaluation
     stage: Stage

@@ -29,7 +29,7 @@ TARGETED = ("apgd-t", "fab-t")
 
 
 def _budgets(budgets: Sequence[int], setup: Setup) -> list[int]:
-    """Return the budgets up to the largest number of steps that the user wants, and this number itself."""
+    """Return the budgets below `setup.steps` and this number itself; if it is None, all budgets."""
     if setup.steps is None:
         return list(budgets)
     return sorted({setup.steps, *(b for b in budgets if b < setup.steps)})
@@ -135,7 +135,7 @@ def _run(setup: Setup, name: str, model: Classifier, plan: str) -> Run:
 
 
 def _reported(setup: Setup, name: str) -> float | None:
-    """Return the robust accuracy that the authors of a published model report, in per cent, if it is known."""
+    """Return the robust accuracy in per cent that the authors of a published model report, or None if unknown."""
     known = records.find(records.published(), f"{setup.data.partition(',')[0]}/{setup.norm}/{name}")
     return None if known is None else known.reported
 
@@ -143,7 +143,7 @@ def _reported(setup: Setup, name: str) -> float | None:
 def _rows(
     setup: Setup, plan: str, columns: Sequence[str], cells: Callable[[Run], Sequence[Proportion]], kind: str
 ) -> AnalysisReport:
-    """Return one row per model: its accuracies, the last of them the final one, and the reported one."""
+    """Return a table with one row per model: the accuracies in `cells`, the reported accuracy, and their difference."""
     rows, notes = [], []
     for name, model in setup.classifiers.items():
         run, reported = _run(setup, name, model, plan), _reported(setup, name)

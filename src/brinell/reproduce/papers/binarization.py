@@ -24,7 +24,7 @@ BOUNDARIES, INNERS, KAPPAS = (1, 3, 10), (49, 99, 199, 499, 999), (0.1, 0.5, 0.9
 
 
 def _share(p: Proportion) -> str:
-    """Return a percentage with its interval and n."""
+    """Return a proportion as text: the percentage with its interval and n."""
     return str(p) if p.n else "no sample"
 
 
@@ -36,7 +36,7 @@ def _common(setup: Setup) -> dict[str, Any]:
 
 
 def _two_reasons(setup: Setup) -> AnalysisReport:
-    """Evaluate every model with a weak and a strong attack, and test both attacks."""
+    """Evaluate every model with a weak and a strong attack, and run the binarization test of both attacks."""
     rows = []
     for name, model in setup.classifiers.items():
         plans = (SHORT_STEPS, "apgd")
@@ -60,7 +60,7 @@ def _joined(kind: str, tests: Sequence[AttackTests], text: str) -> AnalysisRepor
 
 
 def _figure_3(setup: Setup) -> AnalysisReport:
-    """Sweep κ: on the counterpart of Mustafa et al. with the paper's three attacks, or on the given models."""
+    """Test attacks over κ: the paper's attacks on the gallery's copy of Mustafa et al., or four on the given models."""
     text, common = "Score over the closeness of the decision boundary.", _common(setup)
     if setup != Setup(n=setup.n, seed=setup.seed, device=setup.device, out=setup.out, progress=setup.progress):
         plans: tuple[Any, ...] = (ONE_STEP, "fgsm", "pgd20", "apgd")
@@ -82,12 +82,12 @@ def _figure_3(setup: Setup) -> AnalysisReport:
 
 
 def _images(setup: Setup) -> Problem:
-    """Return the first n images of the gallery."""
+    """Return the first n held-out demo images, on which the gallery is measured."""
     return held_out_images(SAMPLES if setup.n is None else setup.n)
 
 
 def _section_4_3(setup: Setup) -> AnalysisReport:
-    """Sweep the inner points, then the boundary points, at κ = 0.999."""
+    """Test attacks over the number of inner points, then over the number of boundary points, at κ = 0.999."""
     model, *_ = setup.classifiers.values()
     data, plans, common = setup.problem, (ONE_STEP, "fgsm", "pgd20", "apgd"), _common(setup)
     common |= {"random_queries": 100}
@@ -104,7 +104,7 @@ def _section_4_3(setup: Setup) -> AnalysisReport:
 
 
 def _appendix_b(setup: Setup) -> AnalysisReport:
-    """Compare boundary points from the corners of the ball with points from its surface, and the random points."""
+    """Compare boundary points from the corners of the ball with points from its surface, by score and by R-ASR."""
     rows: list[tuple[Cell, ...]] = []
     model, *_ = setup.classifiers.values()
     for corners in (True, False):
@@ -122,7 +122,7 @@ def _appendix_b(setup: Setup) -> AnalysisReport:
 
 
 def _gallery(setup: Setup, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return the measured defences as JSON; those in the folder of the exhibit are read."""
+    """Return the results of the defences as JSON: read from the folder of the exhibit if stored, else measured."""
     folder, n = setup.folder("gallery"), SAMPLES if setup.n is None else setup.n
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -139,7 +139,7 @@ def _proportion(numbers: dict[str, Any]) -> Proportion:
 
 
 def _score(row: dict[str, Any], which: str) -> Proportion:
-    """Return the score of the worse test."""
+    """Return the score of the original or the stronger evaluation, in the worse of its tests."""
     return _found(row[which]["test"])
 
 
@@ -219,7 +219,7 @@ def _section_4_1(setup: Setup) -> AnalysisReport:
 
 
 def _section_4_2(setup: Setup) -> AnalysisReport:
-    """Sweep κ for the original evaluation of "masking", and list the defences that the paper discusses."""
+    """Test the original evaluation of "masking" over κ, and list the defences that the paper discusses."""
     d, common = find("masking"), _common(setup)
     swept = test_attacks(
         d.original.build(), _images(setup), d.threat, [d.original.plan, d.stronger.plan], sweep="kappa", inner=d.inner,

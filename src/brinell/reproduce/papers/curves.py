@@ -39,7 +39,7 @@ NORMS = ("Linf", "L2", "L1")
 
 
 def _curve(setup: Setup, model: Classifier, name: str, norm: str, plan: str, data: Problem | None = None) -> Curve:
-    """Return the curve of a model under its name in the exhibit; a stored Run is continued."""
+    """Return the curve of a model, called `name`; if a Run is stored, it is continued."""
     folder = setup.folder(f"{name}-{norm}-{plan}".replace("/", "-").replace(" ", "-"))
     found = curve(
         model, setup.problem if data is None else data, norm, plan, out=folder, resume=folder.exists(),
@@ -53,7 +53,7 @@ def _share(p: Proportion) -> str:
 
 
 def _steps(title: str, curves: Sequence[Curve], end: float | None = None) -> Figure:
-    """Return the curves as step functions up to `end` (default: where 98 % of the most robust model are broken)."""
+    """Return a figure of the curves up to `end` (default: 98 % of the most robust model's broken samples are shown)."""
     finite = [c.distances[np.isfinite(c.distances)] for c in curves]
     last = end or max((float(np.quantile(d, 0.98)) for d in finite if len(d)), default=1.0) or 1.0
     series = []
@@ -67,7 +67,7 @@ def _steps(title: str, curves: Sequence[Curve], end: float | None = None) -> Fig
 
 
 def _crossings(curves: Sequence[Curve]) -> Table:
-    """Return where the curves of every two models cross."""
+    """Return a table of the radii at which the curves of every two models cross."""
     rows = []
     for a, b in combinations(curves, 2):
         c = a.crossings(b)
@@ -98,7 +98,7 @@ def _radius(eps: float) -> str:
 
 
 def _figure_1(setup: Setup) -> AnalysisReport:
-    """The toy curves from their closed forms, as 2,000 samples at equidistant quantiles."""
+    """Return the two curves of the toy data, computed from closed forms at 2,000 equidistant quantiles."""
     q = (np.arange(2000) + 0.5) / 2000
     wave = np.arccos(1 - 2 * (2 * q % 1)) / np.pi
     smooth = Curve("L2", np.arange(2000), np.where(q < 0.5, wave, 2 + wave), "smooth boundary")
@@ -137,7 +137,7 @@ def _count(*groups: Sequence[Curve]) -> str:
 
 
 def _figure_3(setup: Setup) -> AnalysisReport:
-    """The first model on the data, each further model on the next further data set."""
+    """Return curves and slopes: the first model on --data, each further model on the next data set of --other."""
     eps = float(setup.threat.eps)
     named = [("", setup.data), *(part.split("=", 1) if "=" in part else ("", part) for part in setup.other)]
     found = []
@@ -222,7 +222,7 @@ def _figure_5(setup: Setup) -> AnalysisReport:
 
 
 def _figure_6(setup: Setup) -> AnalysisReport:
-    """Two linear classifiers whose curves cross in L2 and not in Linf: attacked, and by the closed form."""
+    """Compare two linear classifiers whose curves cross in L2 but not in Linf, by attacks and by the closed form."""
     # In units around the centre of the box; the first coordinate decides for blue, the sum of both for orange.
     points = torch.tensor([(1.0, 0.8 * math.sqrt(2) - 1), (1.0, 1.2 * math.sqrt(2) - 1)]).repeat(20, 1)
     x, y = torch.cat([points, -points]), torch.cat([torch.ones(40), torch.zeros(40)]).long()
@@ -243,7 +243,7 @@ def _figure_6(setup: Setup) -> AnalysisReport:
 
 
 def _half_planes(w: torch.Tensor, name: str) -> Classifier:
-    """Return the linear classifier with class 1 where w·(x − ½) is positive."""
+    """Return the linear classifier in the plane with class 1 where w·(x − ½) is positive."""
     net = nn.Linear(2, 2)
     with torch.no_grad():
         net.weight.copy_(torch.stack([-w, w]))
@@ -279,7 +279,7 @@ SETS = "MNIST, Fashion-MNIST, GTSRB, CIFAR-10, Tiny-ImageNet and HAR"
 
 
 def _exhibit(name: str, place: str, title: str, **about: Any) -> Exhibit:
-    """Return an exhibit with the paper's numbers, which curves.json holds."""
+    """Return an exhibit with the paper's numbers from the file curves.json."""
     t = _PUBLISHED[name]
     published = (Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))),)
     return Exhibit(f"curves/{name}", title, place, published=published, **about)

@@ -57,7 +57,7 @@ SHORT = Recipe(
 
 
 def _run(setup: Setup, model: Any, name: str, plan: str, threat: Threat | None = None, **options: Any) -> Run:
-    """Evaluate a plan; a Run of the same name is continued."""
+    """Evaluate a plan and return the Run; a stored Run of the same name is continued."""
     folder = setup.folder(name)
     return evaluate(
         model, setup.problem, threat or setup.threat, plan, out=folder, resume=folder.exists(), seed=setup.seed,
@@ -66,7 +66,7 @@ def _run(setup: Setup, model: Any, name: str, plan: str, threat: Threat | None =
 
 
 def _points(share: Proportion, lowest: Proportion) -> str:
-    """Return the distance to the lowest accuracy in percentage points, negative as in the paper."""
+    """Return the lowest accuracy minus `share` in percentage points, so negative or 0 as in the paper."""
     return f"{100 * (lowest.value - share.value):+.2f}".replace("+0.00", "0.00")
 
 
@@ -86,7 +86,7 @@ def _rescalings(setup: Setup, steps: str) -> AnalysisReport:
 
 
 def _success(setup: Setup) -> AnalysisReport:
-    """Table 1: the three losses with the same 20 steps of eps/4."""
+    """Table 1: compare the three losses, each with 20 steps of eps/4."""
     model, n = setup.classifier, len(setup.problem)
     plans = {"PGD": ("pgd20", "−log p_y"), "CW": ("cw20", "max z_i − z_y"), "MM": ("mm9-f20", "z_t − z_y")}
     accuracy = {
@@ -102,7 +102,7 @@ def _success(setup: Setup) -> AnalysisReport:
 
 
 def _compared(setup: Setup) -> AnalysisReport:
-    """Figures 1 and 4, Tables 8 and 9: every attack alone, its accuracy and its cost."""
+    """Figures 1 and 4, Tables 8 and 9: run every attack alone, and compare accuracy and cost."""
     model = setup.classifier
     runs = {name: _run(setup, model, plan, plan) for name, plan in COMPARED.items()}
     accuracy = {name: run.robust_accuracy for name, run in runs.items()}
@@ -139,7 +139,7 @@ def _compared(setup: Setup) -> AnalysisReport:
 
 
 def _targets(setup: Setup) -> AnalysisReport:
-    """Figure 3: the Minimum-Margin attack with 20 adaptive steps towards 1, 2, … wrong classes."""
+    """Figure 3: run the Minimum-Margin attack with 20 adaptive steps towards 1, 2, … wrong classes."""
     model = setup.classifier
     most = min(9, model.forward(setup.problem[:1].x.to(model.device)).logits.shape[1] - 1)
     runs = {k: _run(setup, model, f"targets-{k}", "mm9", targets=k) for k in range(1, most + 1)}
@@ -166,7 +166,7 @@ def _targets(setup: Setup) -> AnalysisReport:
 
 
 def _ranking(setup: Setup) -> AnalysisReport:
-    """Table 5: target classes ranked at the input, or at the end of FGSM or PGD within a share of the radius."""
+    """Table 5: rank target classes at the input, or at the last point of FGSM or PGD within part of the radius."""
     model, eps = setup.classifier, float(setup.threat.eps)
     references = (("None", None, 1.0), ("FGSM", "fgsm", 1.0), *(("PGD-20", "pgd20", s) for s in (1.0, 0.75, 0.5)))
     every = _run(setup, model, "mm9-f20", "mm9-f20").robust_accuracy
@@ -184,7 +184,7 @@ Cells = tuple[str | int, ...]
 
 
 def _grid(setup: Setup, title: str, head: Sequence[str], lines: Sequence[tuple[Cells, Threat, dict[str, Any]]]) -> Any:
-    """Tables 6 and 7: four attacks of fixed steps in each line, which sets the threat and the steps."""
+    """Tables 6 and 7: run four attacks with fixed steps; each of `lines` is a table row with its threat and options."""
     model, rows = setup.classifier, []
     for cells, threat, options in lines:
         found = [
@@ -219,7 +219,7 @@ def _method(name: str, step: float | None) -> Method:
 
 
 def _training(setup: Setup) -> AnalysisReport:
-    """Table 3: train the named network with every method, or test trained networks and the points of every method."""
+    """Table 3: train a built-in network with every method, or test given networks and the points of every method."""
     if len(setup.models) == 1 and setup.models[0] in NETWORKS:
         return _trained(setup)
     named = setup.classifiers
@@ -235,7 +235,7 @@ def _tests(setup: Setup, model: Any, name: str) -> list[str]:
 
 
 def _training_samples(setup: Setup) -> TrainingSamples:
-    """Return the training split of a named data set; of other data, the samples that are not tested."""
+    """Return the training split of a built-in data set; of other data, the samples after those that are tested."""
     if setup.data in SETS:
         samples = as_samples(setup.data)
     else:
@@ -284,7 +284,7 @@ def _trained(setup: Setup) -> AnalysisReport:
 
 
 def _strength(setup: Setup, name: str, model: Any) -> Table:
-    """How strong the points are that every method would train this network on."""
+    """Return a table of how strong the points are that every method would train this network on."""
     problem, rows = setup.problem, []
     x, y = problem.x.to(model.device), problem.y.to(model.device)
     key = rng.keys(setup.seed, problem.ids.to(model.device))

@@ -35,7 +35,7 @@ ATTACK = "the robust accuracies come from MM3, which is cheaper than AutoAttack 
 
 
 def _runs(setup: Setup) -> list[Run]:
-    """Return one Run per model on the data of the setup; stored Runs are continued."""
+    """Return one Run per model on the data of the setup; if a Run is stored, it is continued."""
     found = []
     for name, model in setup.classifiers.items():
         folder = setup.folder(file_name(name))
@@ -53,14 +53,14 @@ def _points(setup: Setup, measure: Callable[[Classifier, Run | None], Any]) -> M
 
 
 def _report(setup: Setup, found: ModelResults[Any], note: str = "") -> AnalysisReport:
-    """Return the table and figures over models, with threat, plan and number of samples in the title."""
+    """Return the table and figures of all models, with threat, plan and number of samples in the title."""
     report, n = found.findings(), len(setup.problem)
     title = f"{report.title}, {setup.threat}, plan {PLAN}, n = {n:,}{note}"
     return replace(report, title=title, tables=(replace(report.tables[0], title=title), *report.tables[1:]))
 
 
 def _others(setup: Setup) -> dict[str, Problem]:
-    """Return the data sets of --other by name; without any, three corruptions of the data."""
+    """Return the data sets of --other by name or, if none are given, three corruptions of the data."""
     named = (text.partition("=") for text in setup.other)
     given = {name: coerce.as_problem(source, setup.n) for name, _, source in named}
     return given or {f"{name} {SEVERITY}": corrupted(setup.problem, name, SEVERITY, setup.seed) for name in SHIFTS}
