@@ -1,5 +1,5 @@
-"""Compare norms: measure adversarial examples found in one norm in another norm, and check whether the order of
-models holds.
+"""Measure adversarial examples of one norm in another norm, and check whether the order of models is the same in
+both.
 """
 
 from collections.abc import Sequence

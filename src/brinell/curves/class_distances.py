@@ -1,5 +1,5 @@
-"""Measure the distance from every sample to the nearest sample of another class; a radius beyond half of it is too
-large.
+"""Measure the distance from every sample to the nearest sample of another class; half of it is the largest useful
+radius.
 """
 
 import csv
@@ -274,7 +274,7 @@ def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, betw
 
 
 def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
-    """Write the distance to each sample's nearest sample of another class to `best`, and its position to `partner`.
+    """Write to `best` and `partner` the distance and the position of each sample's nearest sample of another class.
 
     `low` are lower bounds, inf for samples of the same class; pairs with small bounds are measured first.
     """

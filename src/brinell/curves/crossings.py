@@ -31,7 +31,7 @@ class CertainRange:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A radius `at` which two curves change order; its confidence interval is from `low` to `high`."""
+    """A radius, `at`, where two curves change order; its confidence interval is from `low` to `high`."""
 
     at: float
     low: float

@@ -35,7 +35,7 @@ def split_head(net: Any) -> tuple[Any, nn.Linear]:
 
 
 class Thermometer(nn.Module):
-    """Thermometer encoding: channel k is one where the value exceeds threshold k, else zero (Buckman et al. 2018)."""
+    """A thermometer encoding: channel k is 1 where the value exceeds threshold k, else 0 (Buckman et al. 2018)."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Thermometer(nn.Module):
 
 
 def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
-    """Return a convolution on thermometer channels with the output that `conv` has on the quantised image."""
+    """Return a convolution on thermometer channels with the same output as `conv` on the quantised image."""
     wide = nn.Conv2d(levels, conv.out_channels, 4, 2, 1)
     wide.weight = nn.Parameter(conv.weight.detach().expand(-1, levels, -1, -1) / levels, requires_grad=False)
     wide.bias = conv.bias
@@ -96,7 +96,7 @@ def cosines(n: int) -> Tensor:
 
 
 class Jpeg(nn.Module):
-    """JPEG-like compression: rounded cosine coefficients of 7 × 7 blocks, coarser at higher frequencies.
+    """A JPEG-like compression: it rounds the cosine coefficients of 7 × 7 blocks, coarser at higher frequencies.
 
     It imitates the compression in Guo et al. 2018.
     """
@@ -120,7 +120,7 @@ class Jpeg(nn.Module):
 
 
 class Draws(nn.Module):
-    """A source of keyed noise for a randomised defence: new noise at every call, the same sequence per instance."""
+    """A source of keyed noise for a randomised defence: new noise at every call, the same sequence in all instances."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

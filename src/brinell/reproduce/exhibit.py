@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Exhibit:
     """One table or figure of a paper.
 
-    `needs` says which data and weights the paper's own numbers need, `cost` how long a run takes. `published` holds the
-    paper's numbers. `measure` runs the exhibit in the given setup and returns tables and figures in the paper's layout;
-    None means that the exhibit cannot be run, and `missing` says which file or feature is missing. `differences`
-    explains why our numbers and the paper's numbers may differ.
+    `needs` says which data and weights the paper's own numbers need, `cost` how much time or how many passes a run
+    takes. `published` holds the paper's numbers. `measure` runs the exhibit in the given setup and returns tables and
+    figures in the paper's layout; None means that the exhibit cannot be run, and `missing` says which file or feature
+    is missing. `differences` explains why our numbers and the paper's numbers may differ.
 
     >>> Exhibit("mm/table-0", "Nothing", "Table 0", needs="nothing", cost="seconds").paper
     'mm'

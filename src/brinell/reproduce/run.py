@@ -60,7 +60,7 @@ class Reproduction:
             ) from error
 
     def to_markdown(self, pictures: str = "") -> str:
-        """Return the measured and the paper's tables, and why they differ; `pictures` is a path before file names."""
+        """Return the measured and the paper's tables, and why they differ; `pictures` is put before picture names."""
         e = self.exhibit
         lines = [
             f"### {e.place}: {e.title}",

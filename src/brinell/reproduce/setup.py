@@ -74,7 +74,7 @@ class Setup:
         return self.out / "runs" / name
 
     def to_json(self) -> dict[str, Any]:
-        """Return the given values as plain data, without folders of this machine."""
+        """Return the given values as plain data; of `models` and `data` only the last part of the path."""
         given = asdict(self)
         del given["out"], given["progress"]
         return {**given, "models": [os.path.basename(m) for m in self.models], "data": os.path.basename(self.data)}

@@ -44,7 +44,7 @@ class Epoch:
 
 
 def best_epoch(curve: list[Epoch]) -> Epoch:
-    """Return the first epoch with most robust, then most clean validation samples; without validation, the last."""
+    """Return the first epoch of highest robust, then clean, validation accuracy; without validation, the last epoch."""
     if curve[-1].robust is None:
         return curve[-1]
     return max(curve, key=lambda row: (row.robust or 0, row.clean or 0, -row.epoch))

@@ -1,6 +1,4 @@
-"""Training methods with citations: the attack that makes the training points, and the loss minimised on these
-points.
-"""
+"""Training methods with citations: the attack that makes the training points, and the loss minimised on them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -67,7 +65,7 @@ class Method:
         return max(1, min(self.targets, classes - 1))
 
     def cost(self, classes: int) -> tuple[int, int]:
-        """Return the numbers of forward and backward passes per image and epoch, with those of the weight update."""
+        """Return the numbers of forward and backward passes per image and epoch, including the weight update."""
         updates = 2 if self.beta else 1
         if self.attack is None:
             return updates, updates

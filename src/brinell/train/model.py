@@ -82,10 +82,7 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
 def prepare(
     trainable: TrainableModel, samples: TrainingSamples, device: torch.device | str | None
 ) -> tuple[TrainableModel, int]:
-    """Move the model to the device; return the model and its number of classes.
-
-    Raise an error if no weight is trainable or a label is too large.
-    """
+    """Move the model to the device; return it and its number of classes. Raise an error if no weight is trainable."""
     classifier: Any = as_classifier(trainable.classifier, device)
     module = classifier.module
     if not any(w.requires_grad for w in module.parameters()):

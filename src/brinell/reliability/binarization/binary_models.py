@@ -77,7 +77,7 @@ class BinaryClassifier(DelegatingClassifier):
         )
 
     def forward_of(self, x: Tensor, id: Tensor) -> Output:
-        """Return two logits per row, from the readout of the sample with this `id`, and any detector's score."""
+        """Return logits (b, 2) from the readouts of the samples `id` (b,), and the detector's score if one is used."""
         at = torch.searchsorted(self.ids, id)
         f, out = self.features.with_detector(x)
         q = self.heads.logits(f, at)
@@ -93,7 +93,7 @@ class BinaryClassifier(DelegatingClassifier):
 
 @dataclass(frozen=True)
 class BinaryTasks:
-    """The fitted readouts of the samples whose classes they separate, sorted by id; `at` are positions in the chunk."""
+    """The readouts that separate the two classes of their sample, sorted by sample id; `at`: positions in the chunk."""
 
     features: Features
     heads: Heads

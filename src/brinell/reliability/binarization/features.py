@@ -26,7 +26,7 @@ REMEDY = "Name the layer whose inputs are the features, e.g. layer='head', or pa
 
 
 def _bare(classifier: Classifier) -> Classifier:
-    """Return a TorchClassifier without its detector, which may run the recorded layers again; others unchanged."""
+    """Return the classifier without its detector, if it is a TorchClassifier: detectors may rerun recorded layers."""
     return replace(classifier, detector=None) if isinstance(classifier, TorchClassifier) else classifier
 
 
@@ -56,7 +56,7 @@ class _LayerRecorder:
 
 
 def _directions(raw: Tensor, logits: Tensor) -> set[int]:
-    """Return the signs (1, −1) of the steps between logits in a row, after sorting it by the layer's outputs `raw`."""
+    """Return the signs (1, −1) of the steps between successive logits, each row sorted by the layer's outputs `raw`."""
     steps = logits.gather(1, raw.argsort(1)).diff(dim=1)
     return {way for way in (1, -1) if bool((way * steps > 0).any())}
 

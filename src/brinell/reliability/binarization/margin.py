@@ -103,7 +103,7 @@ def _solve(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 def _quality(x: Tensor, first: int, w: Tensor, slack: Tensor) -> Tensor:
-    """Return w's margin divided by the distance between a point of each set's convex hull, which no margin exceeds."""
+    """Return w's margin divided by an upper bound on all margins: the distance of two points, one of each hull."""
     value = (x @ w[:, :, None])[:, :, 0]
     gap = value[:, :first].amin(1) - value[:, first:].amax(1)
     hull = []

@@ -1,4 +1,6 @@
-"""Two-class readouts on the features of a network. Every sample has its own readout; a batch may mix samples."""
+"""Two-class readouts on the features of a network. Every sample has its own readout; one batch may use several
+readouts.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -196,7 +198,7 @@ class CustomHeads:
 
 @dataclass(frozen=True)
 class CustomReadout:
-    """A kind of readout that a user's function fits, called once per sample."""
+    """A kind of readout whose `fit` calls the user's `function` once per sample."""
 
     function: Fit
     name: str = "own fit"
@@ -215,7 +217,7 @@ READOUTS: dict[str, Readout] = {
 
 
 def as_readout(readout: Any) -> Readout:
-    """Return the kind of readout with a built-in name, the given `Readout`, or one made from a function that fits.
+    """Return the kind of readout for a built-in name, a `Readout`, or a function that fits a readout.
 
     >>> as_readout("prototypes").name
     'prototypes'

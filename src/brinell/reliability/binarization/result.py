@@ -97,7 +97,7 @@ class BinarizationTest:
 
     @property
     def score(self) -> float:
-        """The share of samples with a known adversarial on which the attack found an adversarial; NaN without any."""
+        """The share of samples with a known adversarial on which the attack found one; NaN without samples."""
         return self.level.score.value
 
     @property

@@ -31,7 +31,7 @@ class HardnessPoint:
 
     @property
     def rasr(self) -> Proportion:
-        """R-ASR of the attack that is compared with most random points."""
+        """R-ASR with the largest number of random points among the attacks."""
         return max(self.levels, key=lambda level: level.queries).rasr
 
     def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""Run the binarization test at several κ in turn; κ is the closeness of the decision boundary to the known
-adversarial.
-"""
+"""Run the binarization test at several values of κ, the closeness of the decision boundary to the known adversarial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -80,7 +78,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class KappaTrial:
-    """The outcome at one closeness κ (`level`): `held` are the tested samples, `found` is a mask of the broken ones."""
+    """The outcome at one κ (`level`): `held` are positions of the tested samples, `found` marks those that broke."""
 
     level: KappaLevel
     held: Tensor
@@ -113,8 +111,8 @@ def _beyond(tasks: BinaryTasks, held: Tensor, oracle: Oracle) -> References | No
 def _matched(stages: Stages, rows: pa.Table) -> int:
     """Return the number of random points per sample: the plan's query budget up to 400, or the queries made if more.
 
-    The number of queries made would be too few: after a fast attack on an easy problem, random sampling would get only
-    a few points, and the problem would not look easy.
+    The queries made alone would be too few: after a fast attack on an easy problem, random sampling would get only a
+    few points, and the problem would not look easy.
     """
     allowed = sum(s.attack.queries * len(s.attempts()) * s.eot for s in stages)
     total = rows.group_by("sample_id").aggregate([("forwards", "sum")])
@@ -203,7 +201,7 @@ def _attacked(context: StageContext, plan: Plan, chunk: Chunk) -> tuple[Tensor, 
 
 
 def _random(context: StageContext, chunk: Chunk, queries: int) -> dict[str, Proportion]:
-    """Return R-ASR for the places "surface" and, in Linf, "corners": half of the points lie there, half in the ball."""
+    """Return R-ASR by place, "surface" and in Linf "corners": half of the points lie at the place, half in the ball."""
     half = max(queries // 2, 1)
     near, _ = _attacked(context, _lone(RandomSampling(half, "inside")), chunk)
     rest = (~near).nonzero()[:, 0].cpu()

@@ -149,7 +149,7 @@ def black_box(b: ProbedAttack, broken: Tensor, queries: int) -> Finding:
 
 
 def more_steps(b: ProbedAttack, broken: Tensor) -> Finding:
-    """Check that the attack with twice the steps still breaks the samples that it broke."""
+    """Check that the attack with twice the steps breaks every sample that the original attack broke."""
     name = "more steps"
     steps = b.stage.attack.step_count
     if steps is None:
@@ -186,7 +186,7 @@ def noise(b: ProbedAttack, broken: Tensor) -> Finding:
 def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
     """Return mean margins on a grid around a few samples, and the share of these samples that the gradient misleads.
 
-    It misleads if the margin grows more in a random direction. Both results are None for a model without gradients.
+    The gradient misleads if the margin grows more in a random direction. Without gradients both results are None.
     """
     if not b.oracle.classifier.differentiable:
         return None, None

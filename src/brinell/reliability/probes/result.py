@@ -27,7 +27,7 @@ def _stored(finding: Finding) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Surface:
-    """Mean margins on a grid of steps along the gradient (rows) and in a random direction (columns), in radii."""
+    """Mean margins on a grid: steps along the gradient (rows) and in a random direction (columns), in units of eps."""
 
     along: tuple[float, ...]
     across: tuple[float, ...]

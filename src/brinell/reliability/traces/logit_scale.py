@@ -1,6 +1,4 @@
-"""Find gradients that vanish because the logits are large, and run an attack with the logits divided by several
-numbers.
-"""
+"""Find gradients that vanish because the logits are large, and attack a model with its logits divided by numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

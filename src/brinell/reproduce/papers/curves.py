@@ -39,7 +39,7 @@ NORMS = ("Linf", "L2", "L1")
 
 
 def _curve(setup: Setup, model: Classifier, name: str, norm: str, plan: str, data: Problem | None = None) -> Curve:
-    """Return the curve of a model, called `name`; if a Run is stored, it is continued."""
+    """Return the curve of a model, called `name`; a Run stored by an earlier call is continued."""
     folder = setup.folder(f"{name}-{norm}-{plan}".replace("/", "-").replace(" ", "-"))
     found = curve(
         model, setup.problem if data is None else data, norm, plan, out=folder, resume=folder.exists(),

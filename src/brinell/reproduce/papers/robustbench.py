@@ -35,7 +35,7 @@ ATTACK = "the robust accuracies come from MM3, which is cheaper than AutoAttack 
 
 
 def _runs(setup: Setup) -> list[Run]:
-    """Return one Run per model on the data of the setup; if a Run is stored, it is continued."""
+    """Return one Run per model on the data of the setup; Runs stored by an earlier call are continued."""
     found = []
     for name, model in setup.classifiers.items():
         folder = setup.folder(file_name(name))
