@@ -44,7 +44,7 @@ class Slope:
 
     @property
     def p_value(self) -> float:
-        """Exact binomial p-value of the hypothesis that a counted sample breaks below or above eps with probability ½."""
+        """Exact binomial p-value of the hypothesis that samples break below or above eps with probability 1/2 each."""
         return mcnemar(self.below, self.above)
 
     def __str__(self) -> str:
