@@ -36,7 +36,7 @@ def measured_in(curve: Curve, problem: Any, norm: str) -> Curve:
     if curve.path is None:
         raise InputError(
             expected="a curve with the path of its Run",
-            got="a curve without one",
+            got="a curve without a path",
             remedy="Measure it with brinell.curve.",
         )
     hashes = dict(zip(curve.ids.tolist(), curve.hashes, strict=True))

@@ -203,7 +203,7 @@ def distances(
     for norm in norms:
         if norm not in NORMS:
             raise InputError(
-                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Omit `norms` to measure all."
+                expected=f"a norm among {', '.join(NORMS)}", got=repr(norm), remedy="Omit `norms` to measure all norms."
             )
     where = torch.device("cpu" if device is None else device)
     chunks = list(data.chunks(4096))

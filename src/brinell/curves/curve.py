@@ -178,7 +178,9 @@ class Curve:
         """Return this curve's and the other curve's distances of the samples that both contain, in the same order."""
         if self.norm != other.norm:
             raise InputError(
-                expected=f"two curves in {self.norm}", got=f"one in {other.norm}", remedy="Measure both in one norm."
+                expected=f"two curves in {self.norm}",
+                got=f"a curve in {other.norm}",
+                remedy="Measure both in one norm.",
             )
         ids, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         if not len(ids):

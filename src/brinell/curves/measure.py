@@ -99,7 +99,7 @@ def adversarial_distances(run: Run, threat: Threat, data: Problem, hashes: dict[
         raise RunError(
             expected="Runs with the inputs of this data set",
             got=f"another input under id {changed[0]} in {run.path}",
-            remedy="Pass only Runs on the same data as `known`.",
+            remedy="As `known`, pass only Runs on the same data.",
         )
     if run.identity.threat.norm == threat.norm.name:
         return {i: d for i, d in smallest_distances(run).items() if i in hashes}

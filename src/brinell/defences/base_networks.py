@@ -35,7 +35,7 @@ def held_out_images(n: int) -> Problem:
 
 
 def calibration_images() -> Problem:
-    """Return the held-out images after the first 150; detector thresholds are set on them."""
+    """Return the held-out images after the first 150; the thresholds of some detectors are set on them."""
     return held_out_images(HELD_OUT)[JUDGED:]
 
 

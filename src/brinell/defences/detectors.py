@@ -38,10 +38,11 @@ class Shaken(nn.Module):
 
 
 class LeaveOneOut(nn.Module):
-    """A detector whose score is linear in statistics of attributions: feature changes when a patch is occluded.
+    """A detector on attributions: how much the features change when each image patch is occluded.
 
     It imitates ML-LOO (Yang et al. 2020): attributions of adversarials have different quantiles and dispersion. The
-    weights are those of a logistic regression between clean images and adversarials (`fit`).
+    score is linear in `statistics`, with the weights of a logistic regression between clean images and adversarials
+    (`fit`).
     """
 
     def __init__(self, body: nn.Module, side: int = PATCH) -> None:
@@ -54,9 +55,9 @@ class LeaveOneOut(nn.Module):
         self.register_buffer("bias", torch.zeros(()))
 
     def statistics(self, x: Tensor) -> Tensor:
-        """Return, per row, the sorted log-attributions, and the range between quartiles, MAD and standard deviation.
+        """Return, per row, the logarithms of the sorted attributions, and three measures of their dispersion.
 
-        MAD is the median absolute deviation.
+        These are the interquartile range, the median absolute deviation and the standard deviation.
         """
         masks: Any = self.masks
         n = len(masks)

@@ -66,7 +66,7 @@ def spread(conv: nn.Conv2d, levels: int) -> nn.Conv2d:
 
 
 class Winners(nn.Module):
-    """A k-winners-take-all layer: it keeps the largest `share` of activations and zeroes others (Xiao et al. 2020)."""
+    """A k-winners-take-all layer: it keeps the largest `share` of activations; the others are 0 (Xiao et al. 2020)."""
 
     def __init__(self, share: float) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ class DefenceResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the catalogue expects this outcome: the original evaluation caught, or missed."""
+        """Whether the outcome, caught or missed, is the outcome that the catalogue expects."""
         return self.caught == (self.defence.expected == CAUGHT)
 
     def to_json(self) -> dict[str, Any]:

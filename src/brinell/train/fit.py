@@ -140,7 +140,7 @@ def _data(
 def _check_threat(threat: Threat, samples: TrainingSamples) -> None:
     if isinstance(threat.eps, torch.Tensor):
         raise ThreatError(
-            expected="one eps for all samples", got=f"{len(threat.eps)} values", remedy="Pass one number."
+            expected="one eps for all samples", got=f"{len(threat.eps)} values", remedy="Pass one number as eps."
         )
     if threat.unlimited:
         raise ThreatError(

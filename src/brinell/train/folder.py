@@ -165,7 +165,7 @@ def load(
         raise ModelError(
             expected="the module that was trained, because it is not one of Brinell's networks",
             got="only the folder",
-            remedy=f"Call brinell.train.load({str(folder)!r}, net), for example in a function for --model.",
+            remedy=f"Call brinell.train.load({str(folder)!r}, net), e.g. in a Python function that --model names.",
         )
     made = Network.from_json(stored["network"]).build() if model is None else model
     # A user's module was trained with the normalisation of its classifier. A named network has it inside.

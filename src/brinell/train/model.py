@@ -88,7 +88,7 @@ def prepare(
     if not any(w.requires_grad for w in module.parameters()):
         raise ModelError(
             expected="a model with trainable weights",
-            got="none",
+            got="a model whose weights are all frozen, or one without weights",
             remedy="Call net.requires_grad_(True) first.",
         )
     if samples.x.ndim == 4:

@@ -156,7 +156,11 @@ class EnsembleReadout:
 
     def __post_init__(self) -> None:
         if self.members < 1:
-            raise InputError(expected="at least 1 member", got=f"{self.members}", remedy="Omit `members` to have 3.")
+            raise InputError(
+                expected="an ensemble of at least 1 member",
+                got=f"{self.members}",
+                remedy="Omit `members` for 3 members.",
+            )
 
     @property
     def name(self) -> str:
