@@ -36,7 +36,7 @@ def test_only_a_prefix_is_cut() -> None:
 
 
 def test_two_tensors_for_one_name_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"several for fc\.w"):
+    with pytest.raises(ModelError, match=r"several tensors for fc\.w"):
         tensors({"module.fc.w": ONE, "fc.w": ONE}, Keys())
 
 

@@ -63,11 +63,11 @@ def command_of(name: str) -> Any:
 
 
 def _line_only() -> None:
-    """Stand for a command that is not called."""
+    """Do nothing: the placeholder of a command that is not called and needs only its line in the help."""
 
 
 def program(*called: str) -> typer.Typer:
-    """Return the program with these commands; the other commands only have their line in the help."""
+    """Return the program with the commands `called`; all other commands have only a line in the help."""
     app = typer.Typer(
         name="brinell",
         help="Measure how hard a classifier is to break.",
@@ -120,7 +120,7 @@ def _print_warning(message: Warning | str, *place: Any, **more: Any) -> None:
 def main() -> None:
     """Run the program; print a BrinellError as one line on standard error and exit with code 2.
 
-    A warning is one line on standard error too.
+    Print a warning as one line on standard error too.
     """
     warnings.showwarning = _print_warning
     try:

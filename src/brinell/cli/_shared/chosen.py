@@ -7,7 +7,7 @@ from brinell.evaluation.coerce import as_plan
 
 
 def plan(name: str, attacks: str | None) -> Plan:
-    """Return the plan made of the comma-separated --attacks, or else the plan called `name`.
+    """Return the plan made of `attacks` (separated by commas) or, without attacks, the plan called `name`.
 
     >>> plan("autoattack", "apgd-ce,fab-t").name
     'custom'

@@ -14,7 +14,7 @@ def model(spec: str) -> Classifier:
 
 
 def only_model(specs: Sequence[str]) -> str | None:
-    """Return the one model that --model names, or None if it names many (or gives the model a name, NAME=MODEL)."""
+    """Return the one model that --model names, or None if --model names many models or has the form NAME=MODEL."""
     models = list(named(specs))
     return models[0][1] if len(models) == 1 and not models[0][0] else None
 

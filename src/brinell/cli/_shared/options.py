@@ -25,7 +25,7 @@ Models = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="As for brinell evaluate. For many models repeat it, or write zoo:cifar10/Linf/*, a .txt file with one "
+        help="As for brinell evaluate. For many models repeat -m, or write zoo:cifar10/Linf/*, a .txt file with one "
         "model per line, or a folder of Runs.",
     ),
 ]
@@ -128,7 +128,7 @@ class PrintFlags:
         return False if self.quiet else None
 
     def print(self, as_json: Callable[[], object], as_text: Callable[[Console], None]) -> None:
-        """Print a result: with --json what `as_json` returns, else call `as_text` with the console."""
+        """Print a result: with --json the value of `as_json()`, else call `as_text(console)`, which prints text."""
         if self.json:
             print_json(as_json())
         else:

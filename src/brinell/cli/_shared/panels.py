@@ -1,4 +1,4 @@
-"""Help panels: commands grouped by purpose, and options of long commands with the usual ones first."""
+"""Help panels: commands grouped by purpose, and options of long commands with the usual options first."""
 
 import copy
 import inspect

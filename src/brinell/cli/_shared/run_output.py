@@ -1,4 +1,4 @@
-"""Print a Run, or the estimated cost of one, on a terminal or as JSON."""
+"""Print a Run, or the estimated cost of a Run, as text or as JSON."""
 
 from rich import box
 from rich.console import Console
@@ -23,7 +23,7 @@ def output_run(run: Run, output: PrintFlags) -> None:
 
 
 def output_seeds(found: SeedRuns, output: PrintFlags) -> None:
-    """Print the Runs of several seeds as JSON, or as a table with mean and deviation."""
+    """Print Runs with different seeds as JSON, or as a table with mean and standard deviation."""
 
     def plain() -> dict[str, object]:
         p = found.worst

@@ -63,7 +63,7 @@ def cell(value: "Cell") -> str:
 
 
 def exit_if_failed(results: "ModelResults[Any]") -> None:
-    """Print the models that failed on standard error and exit with code 2; return if there are none."""
+    """Print the models that failed on standard error and exit with code 2; return if no model failed."""
     for m in results.failed:
         Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {m.model}: {m.error}"), soft_wrap=True)
     if results.failed:
@@ -71,7 +71,7 @@ def exit_if_failed(results: "ModelResults[Any]") -> None:
 
 
 def print_table(table: Any, console: Console) -> None:
-    """Print a table or a panel, at most 100 columns wide."""
+    """Print a table or a panel, at most 100 characters wide."""
     console.print(table, width=min(console.width, WIDTH))
 
 
@@ -83,7 +83,7 @@ def print_lines(console: Console, *lines: str) -> None:
 
 
 def print_facts(facts: Mapping[str, str], console: Console) -> None:
-    """Print one line per name and value; facts with an empty value are left out."""
+    """Print one line "name: value" per fact; facts with an empty value are left out."""
     table = Table("name", "value", show_header=False, box=None)
     for name, value in facts.items():
         if value:
@@ -118,7 +118,7 @@ def percent(p: Share, digits: int = 1) -> str:
 
 @contextmanager
 def progress_bar(name: str, quiet: bool, download: bool = False) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar on standard error if it is a terminal; yield a function (done, total) that updates it."""
+    """Show a progress bar if standard error is a terminal; yield a function (done, total) that updates the bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal

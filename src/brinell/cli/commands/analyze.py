@@ -36,7 +36,7 @@ Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to th
 RunOption = Annotated[Path | None, typer.Option("--run", help="Folder of a Run of this model.")]
 RunsOption = Annotated[
     list[Path] | None,
-    typer.Option("--run", help="Folder of a Run of this model; for many models, their Runs or folders of them."),
+    typer.Option("--run", help="Folder of a Run of this model; for many models, their Runs or folders of Runs."),
 ]
 
 
@@ -70,7 +70,7 @@ class AnalysisOutput:
     plot: options.Plot = None
 
     def open(self, *paths: Path | None, many: bool = False) -> list[Run]:
-        """Open the given Runs, or with `many` those in the folders; check --plot and --save before that."""
+        """Check --plot and --save, then open the Runs at `paths`; with `many` a path may be a folder of Runs."""
         check_plot_path(self.plot)
         given = [path for path in paths if path is not None]
         if self.save and not given:
@@ -78,13 +78,13 @@ class AnalysisOutput:
         return open_runs(*given) if many else [Run.open(path) for path in given]
 
     def write(self, result: Any, runs: Sequence[Run]) -> None:
-        """Print the findings; with --save store them in the Runs, with --json write them, with --plot draw them."""
+        """Print the findings; with --save store them in `runs`, with --json write a file, with --plot draw figures."""
         for run in runs if self.save else ():
             result.findings().save(run.path)
         self._show(result.findings(), to_plain(result))
 
     def write_models(self, results: ModelResults[Any]) -> None:
-        """Print the table over many models, and exit with code 2 if one failed; --save stores findings in each Run."""
+        """Print the table over many models; --save stores findings in each Run. Exit with code 2 if a model failed."""
         for m in results.measured if self.save else ():
             if m.run is not None and m.result is not None:
                 m.result.findings().save(m.run.path)
@@ -109,7 +109,7 @@ def _analyse(
     models: Sequence[str], paths: Sequence[Path] | None, measure: Callable[[Classifier, Run | None], Any],
     output: AnalysisOutput,
 ) -> None:  # fmt: skip
-    """Call `measure` with the one model and its Run, or with each of many models and its Run, and write the result."""
+    """Call `measure(model, run)` for the model, or for each of many models, with its Run or None; write the result."""
     only = load.only_model(models)
     if only is None:
         output.open(*paths or (), many=True)
@@ -158,7 +158,7 @@ def ood(
 @expanded
 def fairness(
     *,
-    run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run. For many, repeat it or give a folder.")],
+    run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run, or folder of Runs. Repeat for several.")],
     names: Annotated[str | None, typer.Option(help="Names of the classes in order: plane,car,…")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     output: AnalysisOutput,
@@ -181,7 +181,9 @@ def privacy(
     others: Annotated[str, typer.Option(help="Held-out data of the same distribution.")],
     run: Annotated[
         list[Path] | None,
-        typer.Option("--run", help="Run on --members, then on --others; for many models, Runs with their robustness."),
+        typer.Option(
+            "--run", help="Run on --members, then Run on --others. For many models: Runs with their robust accuracy."
+        ),
     ] = None,
     eps: Annotated[str | None, typer.Option(help="Attack all samples with PGD within this radius.")] = None,
     norm: options.Norm = "Linf",
@@ -220,14 +222,14 @@ def smoothness(
     layer: Annotated[
         list[str] | None, typer.Option(help="Name of a module. Repeat for several; default: the main modules.")
     ] = None,
-    angular: Annotated[bool, typer.Option("--angular", help="Compare directions of outputs, not lengths.")] = False,
+    angular: Annotated[bool, typer.Option("--angular", help="Compare only the directions of outputs.")] = False,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = STEPS,
     restarts: Annotated[int, typer.Option(help="Searches per sample and layer, each from another random pair.")] = 2,
     run: RunsOption = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure lower bounds on the local Lipschitz constants of the layers around the samples."""
+    """Measure lower bounds on the Lipschitz constants of the layers in a ball around each sample."""
     problem = sampling.problem(data)
 
     def measure(m: Classifier, _: Run | None) -> analysis.Smoothness:
@@ -245,14 +247,14 @@ def transfer(
     *,
     model: Annotated[
         list[str],
-        typer.Option("--model", "-m", help="The model of each --run in order, then further models."),
+        typer.Option("--model", "-m", help="The models of --run in the same order, then further models."),
     ],
     data: options.Data,
     run: Annotated[
         list[Path],
         typer.Option("--run", help="Folder of a Run, or folder of Runs of any of the models. Repeat for several."),
     ],
-    passes: Annotated[int, typer.Option(help="Passes per input, for randomised models: mean and deviation.")] = 1,
+    passes: Annotated[int, typer.Option(help="Passes per input of a randomised model; shows mean and deviation.")] = 1,
     n: options.N = None,
     device: options.Device = None,
     output: AnalysisOutput,
@@ -359,7 +361,7 @@ def logit_scale(
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure the zeros in the gradient, and what PGD finds, with the logits divided by several numbers."""
+    """Divide the logits by several numbers, and measure for each the zeros in the gradient and the success of PGD."""
     runs = output.open(run)
     result = traces.logit_scales(
         *target.load(sampling.n), scale or traces.logit_scale.SCALES, attack=PGD(steps=steps, loss=loss), progress=None,
@@ -371,7 +373,7 @@ def logit_scale(
 
 
 def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:
-    """Return the problems of --other by name: NAME=DATA, or DATA alone, which is named after its file."""
+    """Return the problems of --other by name: from NAME=DATA, or from DATA alone, with the name of its file."""
     problems: dict[str, Problem] = {}
     for spec in specs:
         name, equals, source = spec.partition("=")

@@ -29,7 +29,8 @@ def command(
     threat: Annotated[str, typer.Option(help="Linf, L2, corruptions or corruptions_3d (ImageNet).")] = "Linf",
     n: Annotated[int | None, typer.Option("--n", help="Use only the first n of the leaderboard's samples.")] = None,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Data as in evaluate; default: the data set of the leaderboard.")
+        str | None,
+        typer.Option("--data", "-d", help="As for brinell evaluate; default: the data set of the leaderboard."),
     ] = None,
     corrupted: Annotated[
         str | None, typer.Option(help="Folder of the corrupted data set; default: from the cache.")
@@ -37,13 +38,16 @@ def command(
     preprocessing: Annotated[
         str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: the model's own.")
     ] = None,
-    eps: Annotated[str | None, typer.Option(help="Radius instead of the leaderboard's. The record states it.")] = None,
+    eps: Annotated[
+        str | None, typer.Option(help="Another radius than the leaderboard's. The record states it.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name in the record; default: the name of the model.")] = None,
     about: Annotated[
         Path | None, typer.Option(help="JSON file with title, link, authors, venue, reported, … for the record.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Measure a model that violates a restriction. The record states it.")
+        bool,
+        typer.Option("--anyway", help="Measure a model even if it violates a restriction. The record states this."),
     ] = False,
     out: options.Out = None,
     resume: options.Resume = False,
@@ -60,7 +64,7 @@ def command(
     if only is None and (name is not None or about is not None):
         raise typer.BadParameter("--name and --about describe one model: omit them for many models.")
     if only is not None and plot is not None:
-        raise typer.BadParameter("--plot draws many models: repeat --model, or omit --plot.")
+        raise typer.BadParameter("--plot needs several models: repeat --model, or omit --plot.")
     how: dict[str, Any] = {
         "n": n, "data": data, "corrupted": corrupted, "preprocessing": preprocessing, "eps": eps, "name": name,
         "about": None if about is None else _facts(about), "strict": not anyway, "resume": resume,
@@ -104,7 +108,9 @@ def _facts(path: Path) -> dict[str, Any]:
         facts = json_format.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(
-            expected="a JSON file with facts about the model", got=f"{path}: {error}", remedy="Correct the file."
+            expected="a JSON file with facts about the model",
+            got=f"{path}: {error}",
+            remedy="Write a JSON object into the file.",
         ) from error
     if not isinstance(facts, dict):
         expected = f"a JSON object with {', '.join(records.ABOUT)}"
@@ -113,7 +119,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def show_record(record: Record, console: Console) -> None:
-    """Print the Run and the record, beside the published record of the same name if there is one."""
+    """Print the Run, then a table of the record and, if there is one, the published record of the same name."""
     if record.run is not None and record.autoattack is not None:
         print_run(Run.open(record.run), console)
     known = records.published_record(record)

@@ -45,7 +45,7 @@ def command(
         bool,
         typer.Option(
             "--transfer",
-            help="Measure the adversarial examples of each --norm in the others; compare the order of models.",
+            help="Measure the adversarial examples of each --norm in the other norms; compare the order of models.",
         ),
     ] = False,
     resume: options.Resume = False,
@@ -56,7 +56,7 @@ def command(
     check_plot_path(plot)
     if known and len(model) > 1:
         raise typer.BadParameter(
-            "--known needs exactly one --model, because a Run belongs to one model: omit the others."
+            "--known needs exactly one --model, because a Run belongs to one model: omit the other models."
         )
     radii, norms = [parse_eps(e) for e in eps or ()], norm or ["L2"]
     if transfer and len(set(norms)) < 2:
@@ -94,14 +94,14 @@ def command(
 
 
 def named_apart(curves: list[Curve], each: int) -> list[Curve]:
-    """Return the curves with a number after names that several models have; `each` curves belong to a model."""
+    """Return the curves; names that several models share get a number. `each` is the number of curves per model."""
     names = [c.name for c in curves[::each]]
     twice = {name for name in names if names.count(name) > 1}
     return [replace(c, name=f"{c.name} ({i // each + 1})") if c.name in twice else c for i, c in enumerate(curves)]
 
 
 def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple[NormTransfer, ...] = ()) -> None:
-    """Print one table per norm with the robust errors at the radii, then at which radii the curves of models cross."""
+    """Print one table per norm with the robust errors at the radii, then the radii at which curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
         at = radii or [s * max(c.median for c in of_norm if c.median < float("inf")) for s in MULTIPLES]
@@ -119,7 +119,7 @@ def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple
 
 
 def show_transfer(moved: tuple[NormTransfer, ...], console: Console) -> None:
-    """Print how large the adversarial examples of each norm are in the others, and whether models keep their order."""
+    """Print how large each norm's adversarial examples are in other norms, and whether models keep their order."""
     columns = [name if i < 3 else f">{name}" for i, name in enumerate(TRANSFER)]
     rows = (t.cells for t in moved)
     print_table(make_table("adversarial examples of one norm in another", columns, rows), console)

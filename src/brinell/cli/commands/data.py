@@ -98,7 +98,7 @@ def check(
     root: Annotated[Path | None, typer.Option(help="Folder of the data set; default: the cache.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Check every part of a data set against the published counts; exit code 1 if one differs."""
+    """Check every part of a data set against the published counts; exit code 1 if a part differs."""
     results = data.check(name, root)
     if json:
         print_json([{**asdict(r), "ok": r.ok} for r in results])

@@ -37,7 +37,7 @@ def _devices() -> list[str]:
 
 
 def _self_test(device: str) -> str | None:
-    """Attack 16 samples with 3 and with 16 slots, which must give equal rows; return what went wrong, or None."""
+    """Attack 16 samples with 3 and with 16 slots; return what went wrong, e.g. unequal rows, or None."""
     problem = load("demo", 16)
     runs = [
         attack("demo", problem, Linf(0.1), APGD(steps=5), slots=slots, device=device).drop_columns(["seconds"])

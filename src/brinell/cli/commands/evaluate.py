@@ -26,7 +26,8 @@ def command(
         str | None, typer.Option(help="Evaluate one part of the data, e.g. 2/4. brinell merge joins the parts.")
     ] = None,
     individual: Annotated[
-        bool, typer.Option("--individual", help="Run every attack on all correct samples; show its own accuracy.")
+        bool,
+        typer.Option("--individual", help="Run every attack on all correct samples; show one accuracy per attack."),
     ] = False,
     queries: Annotated[
         int | None, typer.Option(help="Query limit per sample, for plans without gradients such as blackbox.")
@@ -40,7 +41,7 @@ def command(
     ] = None,
     rank_by: Annotated[
         str | None,
-        typer.Option(help="Rank target classes at the end point of this attack (fgsm or pgd20), not at the input."),
+        typer.Option(help="Rank target classes by the logits after this attack (fgsm or pgd20), not at the input."),
     ] = None,
     rank_eps: Annotated[
         str | None, typer.Option(help="Radius of the --rank-by attack, e.g. 6/255; default: --eps.")
@@ -52,11 +53,11 @@ def command(
         bool, typer.Option("--escalate", help="Attack all survivors with the full plan if the audit or a check fails.")
     ] = False,
     expected_clean_accuracy: Annotated[
-        float | None, typer.Option(help="Stop if the clean accuracy differs from this, e.g. 0.85.")
+        float | None, typer.Option(help="Stop if the clean accuracy differs from this value, e.g. 0.85.")
     ] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials but do not store them.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only estimate the cost, from a pilot of at most two seconds.")
+        bool, typer.Option("--dry-run", help="Only estimate the cost, from a trial of at most two seconds.")
     ] = False,
     workers: options.Workers = None,
     ray: options.RayAddress = None,
@@ -85,9 +86,9 @@ def command(
     if dry_run:
         if workers is not None or ray is not None:
             raise InputError(
-                expected="--dry-run without --workers and --ray: it measures this process",
+                expected="--dry-run without --workers and --ray, because it measures this process",
                 got="--workers or --ray",
-                remedy="Omit them, or call brinell.launch.estimate, which predicts the speed-up by several workers.",
+                remedy="Omit --workers and --ray, or call brinell.launch.estimate, which predicts the speed-up.",
             )
         output_estimate(estimate(*inputs, **how), output)
         return

@@ -24,7 +24,7 @@ def command(
     plot: options.Plot = None,
     output: options.PrintFlags,
 ) -> None:
-    """Measure defences that were broken, and whether the binarization test rejects their evaluations."""
+    """Measure broken defences, and whether the binarization test rejects their original evaluations."""
     check_plot_path(plot)
     errors = Console(stderr=True)
     rows = measure(only, n, seed, on_start=lambda name: None if output.quiet else errors.print(Text(name)))
@@ -36,7 +36,7 @@ def command(
 
 
 def show(rows: Sequence[DefenceResult], console: Console) -> None:
-    """Print one line per defence, the scores of detectors in both tests, and what the test does not detect."""
+    """Print one line per defence, the scores of detectors in both tests, and why the test misses some defences."""
     columns = ("defence", ">eps", ">kappa", ">test score (%)", ">robust accuracy (%)", "test says")
     cells = (
         (
@@ -56,7 +56,7 @@ def show(rows: Sequence[DefenceResult], console: Console) -> None:
 
 
 def _both_scores(row: DefenceResult) -> str:
-    """Return a detector's scores in the regular and the inverted test, or ""; the table holds the worse score."""
+    """Return a detector's scores in the regular and the inverted test; "" for a defence without a detector."""
     before, after = row.original.tests, row.stronger.tests
     if len(before) == 1:
         return ""

@@ -57,7 +57,7 @@ def table(
     format: Annotated[
         str | None, typer.Option(help="md, tex, csv, or bib for the papers; default: by the ending of --out, else md.")
     ] = None,
-    top: Annotated[int | None, typer.Option(help="Only the best models, so many.", min=1)] = None,
+    top: Annotated[int | None, typer.Option(help="Number of models to show, the best first.", min=1)] = None,
     records: Annotated[
         Path | None, typer.Option(help="Folder of records: dataset/threat/name.json, or record.json in Runs.")
     ] = None,
@@ -75,7 +75,7 @@ def table(
         raise InputError(
             expected="a data set and a threat with records",
             got=f"{dataset}/{threat}",
-            remedy="Choose another --dataset or --threat, or pass Runs of this one.",
+            remedy="Choose another --dataset or --threat, or pass Runs with this data set and threat.",
         )
     made = as_table([e.record for board in found for e in board.entries[:top]], chosen)
     if out is None:

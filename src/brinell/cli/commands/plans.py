@@ -1,4 +1,4 @@
-"""The command `brinell plans`: list the attack plans. It reads them from a file and does without torch."""
+"""The command `brinell plans`: list the attack plans. It reads the plans from a file and does not import torch."""
 
 import json as json_format
 from importlib.resources import files

@@ -21,19 +21,19 @@ def command(
     *,
     target: options.TargetFlags,
     plan: Annotated[str, typer.Option(help="Plan of the attack to probe. brinell plans lists all plans.")] = "apgd-ce",
-    stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Attack of the plan to probe; default: the first attack.")] = None,
     surrogate: Annotated[
-        str | None, typer.Option(help="Attack this model instead, and test its adversarials on --model.")
+        str | None, typer.Option(help="Attack this model instead of --model, and test its adversarials on --model.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Samples to attack.")] = SAMPLES,
-    neighbours: Annotated[int, typer.Option(help="Random neighbours that test the stability of predictions.")] = (
+    neighbours: Annotated[int, typer.Option(help="Random neighbours per sample to test if predictions are stable.")] = (
         NEIGHBOURS
     ),
     queries: Annotated[int, typer.Option(help="Query limit of the attack without gradients.")] = QUERIES,
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Search for signs that an attack fails for reasons other than robustness; exit code 1 if one is found."""
+    """Search for signs that an attack fails for reasons other than robustness; exit code 1 if a sign is found."""
     result = probe(
         *target.load(n), plan, surrogate=None if surrogate is None else load.model(surrogate), stage=stage, samples=n,
         neighbours=neighbours, queries=queries, progress=output.progress, **compute.arguments(),

@@ -68,7 +68,7 @@ def command(
 
 
 def _problem(spec: str | None, runs: list[Run]) -> Problem | None:
-    """Return the data of --data or, without it, the embedded images if all Runs evaluated them, else None."""
+    """Return the data of --data or, without --data, the embedded images if all Runs evaluated these, else None."""
     if spec is not None:
         return load.data(spec, None, None)
     if {run.identity.data.name for run in runs} != {"demo"}:

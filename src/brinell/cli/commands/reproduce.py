@@ -1,4 +1,4 @@
-"""brinell reproduce."""
+"""The command `brinell reproduce`: repeat a table or figure of a paper."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +19,10 @@ from brinell.results.analyses import Table
 def command(
     *,
     name: Annotated[
-        str | None, typer.Argument(help="A table or figure, e.g. mm/table-2; without it, all are listed.")
+        str | None, typer.Argument(help="A table or figure, e.g. mm/table-2; default: list all tables and figures.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="As in evaluate, or NAME=MODEL. Repeat for several.")
+        list[str] | None, typer.Option("--model", "-m", help="As for brinell evaluate, or NAME=MODEL. Can be repeated.")
     ] = None,
     data: options.Data = DEMO,
     other: Annotated[list[str] | None, typer.Option(help="Further data as NAME=DATA. Repeat for several.")] = None,
@@ -71,7 +71,7 @@ def show_all(console: Console) -> None:
 
 
 def show(result: Reproduction, folder: Path, console: Console) -> None:
-    """Print the measured tables, then the paper's, and where the files are."""
+    """Print the measured tables, then the tables of the paper, and the folder of the files."""
     for table in result.report.tables:
         _print(f"measured: {table.title}", table, console)
     for table in result.exhibit.published:

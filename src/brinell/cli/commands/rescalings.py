@@ -27,7 +27,7 @@ def command(
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Compare the Minimum-Margin attack under seven rescalings of the logits: which samples each one breaks."""
+    """Compare which samples the Minimum-Margin attack breaks under each of seven rescalings of the logits."""
     one_of("steps", steps, (*STEPS, BOTH))
     tables = [
         rescalings(
@@ -40,7 +40,7 @@ def command(
 
 
 def show(tables: Sequence[RescalingTable], console: Console) -> None:
-    """Print each table in the layout of the paper, then sentences about the broken samples."""
+    """Print each table in the layout of Gao et al. 2022, then sentences about the broken samples."""
     for t in tables:
         identity = t.run.identity
         threat_name = f"{identity.threat.norm}, eps = {identity.threat.eps_text}"

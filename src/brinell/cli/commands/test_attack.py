@@ -31,19 +31,20 @@ def command(
         str | None, typer.Option(help="For a model with a detector: regular, inverted or both; default: both.")
     ] = None,
     inner: Annotated[int, typer.Option(help="Inner points per sample; more points make the test harder.")] = 999,
-    boundary: Annotated[int, typer.Option(help="Boundary points per sample; more make the test easier.")] = 1,
+    boundary: Annotated[int, typer.Option(help="Boundary points per sample; more points make the test easier.")] = 1,
     surface: Annotated[
-        bool, typer.Option("--surface", help="Linf: draw from the whole surface of the ball, not its corners.")
+        bool,
+        typer.Option("--surface", help="Draw boundary points on the surface of the Linf ball, not at its corners."),
     ] = False,
-    gap: Annotated[float, typer.Option(help="Inner points lie within (1 - gap) eps.")] = 0.05,
+    gap: Annotated[float, typer.Option(help="Draw inner points within radius (1 - gap) eps.")] = 0.05,
     kappa: Annotated[
         float | None, typer.Option(help="Difficulty, from 0 (easy) to 1 (hard); default: chosen by the test.")
     ] = None,
-    curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, not only down to the chosen one.")] = (
+    curve: Annotated[bool, typer.Option("--curve", help="Test every kappa, also those below the chosen one.")] = (
         False
     ),
     sweep: Annotated[
-        str | None, typer.Option(help="Measure over the hardness of the test: kappa, or inner (inner points).")
+        str | None, typer.Option(help="Repeat the test at several values of kappa, or of inner (the inner points).")
     ] = None,
     values: Annotated[str | None, typer.Option(help="Values of the sweep, e.g. 0.5,0.9,0.99 or 49,99,499.")] = None,
     readout: Annotated[str, typer.Option(help="Readout: linear, ensemble, prototypes or neighbours.")] = "linear",
@@ -58,7 +59,7 @@ def command(
     compute: options.ComputeFlags,
     output: options.PrintFlags,
 ) -> None:
-    """Test attacks on problems with a known adversarial example; exit code 1 unless all of them pass."""
+    """Test attacks on problems with a known adversarial example; exit code 1 unless all attacks pass."""
     if plot is not None and sweep is None:
         raise typer.BadParameter("--plot draws a sweep: add --sweep kappa or --sweep inner.")
     check_plot_path(plot)
@@ -77,7 +78,7 @@ def command(
     only = load.only_model(target.model)
     if only is None:
         if plot is not None:
-            raise typer.BadParameter("--plot draws the sweep of one model: omit it, or give one --model.")
+            raise typer.BadParameter("--plot draws the sweep of one model: omit --plot, or give one --model.")
         show_models(across_models(target.model, measure), output)
         return
     result = measure(load.model(only))
@@ -95,7 +96,7 @@ def command(
 
 
 def show_models(results: ModelResults[AttackTests], output: options.PrintFlags) -> None:
-    """Print the tests of each model; exit with code 2 if a model failed, with 1 if an attack did not pass."""
+    """Print the tests of each model; exit with code 2 if a model had an error, with 1 if an attack did not pass."""
     tests = {m.model: m.result for m in results.measured if m.result is not None}
     columns = ("model", "attack", ">kappa", ">n", ">score, %", ">R-ASR, %", "verdict")
     rows = [(model, name, *line) for model, found in tests.items() for name, line in _lines(found)]
@@ -132,7 +133,7 @@ def show_several(result: AttackTests, console: Console) -> None:
 
 
 def show(test: BinarizationTest, console: Console) -> None:
-    """Print a table of the difficulties (kappa), the hardest first, then the result; the worse of two tests first."""
+    """Print a table of the difficulties (kappa), hardest first, then the result; of two tests, the worse first."""
     for one in (test,) if test.other is None else (test, test.other):
         if one.curve:
             _print_levels(one, console)

@@ -68,7 +68,7 @@ def command(
     ] = None,
     validation_data: Annotated[str | None, typer.Option(help="Separate data for validation.")] = None,
     plan: Annotated[str, typer.Option(help="Plan that measures the robust accuracy after every epoch.")] = "fast",
-    patience: Annotated[int | None, typer.Option(help="Stop after this many epochs without a better one.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after this many epochs without improvement.")] = None,
     n: options.N = None,
     precision: Annotated[str, typer.Option(help="Precision of the training: float32 or bfloat16.")] = R.precision,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the network with torch.compile.")] = False,
@@ -96,7 +96,7 @@ def command(
 
 def _validation(held_out: int | None, data: str | None) -> Any:
     if held_out is not None and data is not None:
-        raise InputError(expected="--validation or --validation-data", got="both", remedy="Omit one of them.")
+        raise InputError(expected="--validation or --validation-data", got="both", remedy="Omit one of the two.")
     return held_out if data is None else data
 
 
@@ -125,7 +125,7 @@ def _model(spec: str, samples: TrainingSamples, classes: int | None, mean: str |
         raise InputError(
             expected=f"--classes, --mean and --std only with a built-in network ({', '.join(NETWORKS)})",
             got=f"--model {spec}",
-            remedy="Let your function build the module with them, or return brinell.wrap(net, mean=…, std=…).",
+            remedy="Omit these options; your function can return brinell.wrap(net, mean=…, std=…).",
         )
     if ":" not in spec and not is_training(spec):
         raise ModelError(
@@ -144,7 +144,7 @@ def _method(name: str, steps: int | None, rel_step: float | None, beta: float | 
     if missing:
         raise PlanError(
             expected=f"a training method with the parameter {' and '.join(missing)}",
-            got=name,
+            got=f"the method {name}",
             remedy=f"Omit --{missing[0].replace('_', '-')}.",
         )
     attack: Any = method.attack

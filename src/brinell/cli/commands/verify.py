@@ -75,6 +75,6 @@ def _named(run: Run, n: int | None) -> Problem:
     stored = run.identity.data
     if not stored.name:
         raise InputError(
-            expected="--data, because the Run does not name its data", got="none", remedy="Add --data with its samples."
+            expected="--data, because the Run does not name its data", got="no --data", remedy="Add --data DATA."
         )
     return load.data(stored.name, stored.n if n is None else n, None)

@@ -126,7 +126,7 @@ def fetch(names: Names, quiet: options.Quiet = False) -> None:
 def check(
     names: Names, data: options.Data, n: options.N = None, device: options.Device = None, json: options.Json = False
 ) -> None:
-    """Measure the clean accuracy of models; exit code 1 if one differs from the published accuracy."""
+    """Measure the clean accuracy of models; exit code 1 if an accuracy differs from the published one."""
     problem = load.data(data, n, None)
     cards = [zoo.find(name) for name in names]
     results = [zoo.check(zoo.load(c.name, device=device), problem, c.clean_accuracy) for c in cards]

@@ -18,7 +18,7 @@ def _norm(width: int) -> nn.BatchNorm2d:
 
 @shown_as("Block")
 class CardBlock(nn.Module):
-    """Two 3×3 convolutions, each after batch normalisation; every shortcut starts after the first activation."""
+    """A residual block: two 3×3 convolutions after batch normalisation; the shortcut starts after the first ReLU."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class PrunedBlock(BasicBlock):
 
 
 class PrunedResNet(NormalizedNetwork):
-    """ResNet-18 of Diffenderfer et al. 2021, `width` channels in the first group, pruned by learning-rate rewinding."""
+    """A ResNet-18 pruned by learning-rate rewinding (Diffenderfer et al. 2021); `width` channels in the first group."""
 
     def __init__(self, inputs: Inputs, classes: int = 10, width: int = 128) -> None:
         super().__init__(inputs)

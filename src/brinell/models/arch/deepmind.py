@@ -14,7 +14,7 @@ DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
 class MeanSparse(nn.Module):
-    """Replace values within `threshold` deviations of their channel's mean by that mean.
+    """A layer that replaces values within `threshold` standard deviations of their channel's mean by this mean.
 
     Reference: Amini et al. 2024, MeanSparse.
     """
@@ -39,7 +39,7 @@ class MeanSparse(nn.Module):
 
 
 class Squeeze(nn.Module):
-    """Squeeze-and-excitation: weight the channels by a small network of their means.
+    """A squeeze-and-excitation layer: a small network computes a weight for each channel from the channel means.
 
     Reference: Hu, Shen & Sun 2018, Squeeze-and-excitation networks.
     """
@@ -56,7 +56,7 @@ class Squeeze(nn.Module):
 
 @shown_as("Block")
 class DeepmindBlock(nn.Module):
-    """Two 3×3 convolutions, each after batch normalisation, with "SAME" padding; a shortcut layer if widths differ."""
+    """A residual block: two 3×3 convolutions, each after batch normalisation; a shortcut layer if widths differ."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class DeepmindBlock(nn.Module):
 
 @shown_as("Group")
 class DeepmindGroup(nn.Module):
-    """Blocks of one width; the first block changes width and resolution."""
+    """A sequence of blocks of one width; the first block changes width and resolution."""
 
     def __init__(
         self, n: int, inside: int, outside: int, stride: int, act: str, sparse: bool, squeeze: float | None
@@ -131,7 +131,7 @@ class DeepmindWideResNet(NormalizedNetwork):
 
 @shown_as("PreActBlock")
 class DeepmindPreActBlock(nn.Module):
-    """Two 3×3 convolutions, each after batch normalisation; the shortcut is a 3×3 convolution of the block's input."""
+    """A block of two 3×3 convolutions after batch normalisation; a shortcut that reshapes is a 3×3 convolution."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: str) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class Inputs:
     """The normalisation of images in [0, 1].
 
-    With `stored` the checkpoint holds mean and std as buffers mu and sigma, of shape (3, 1, 1) with `flat`, else
+    With `stored` the checkpoint holds mean and std as buffers mu and sigma; their shape is (3, 1, 1) with `flat`, else
     (1, 3, 1, 1). With `per_image` each image is normalised by its own mean and standard deviation.
     """
 
@@ -34,7 +34,7 @@ def inputs_from(config: Mapping[str, Any] | None) -> Inputs:
 
 
 class NormalizedNetwork(nn.Module):
-    """Base class of the networks; `normalised` applies the input normalisation."""
+    """The base class of the networks in this package; `normalised` applies the input normalisation."""
 
     mu: Tensor
     sigma: Tensor
@@ -50,7 +50,7 @@ class NormalizedNetwork(nn.Module):
                 self.register_buffer(name, column, persistent=inputs.stored)
 
     def extra_repr(self) -> str:
-        """Show the normalisation, so that it enters the model's fingerprint."""
+        """Return the normalisation as text for the module's repr, which enters the model's fingerprint."""
         return str(self.inputs)
 
     def normalised(self, x: Tensor) -> Tensor:

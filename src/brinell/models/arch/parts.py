@@ -35,12 +35,12 @@ def conv1(inside: int, outside: int, stride: int = 1) -> nn.Conv2d:
 def stacked(
     make: Callable[[int, int, int], nn.Module], n: int, inside: int, outside: int, stride: int
 ) -> nn.Sequential:
-    """Make n blocks from (inside, outside, stride); the first one changes width and resolution."""
+    """Return n blocks of `make` in sequence; the first block changes the width to `outside` and the resolution."""
     return nn.Sequential(make(inside, outside, stride), *(make(outside, outside, 1) for _ in range(n - 1)))
 
 
 def through(net: nn.Module, x: Tensor, name: str, numbers: Iterable[int]) -> Tensor:
-    """Apply the submodules name1, name2, … of `net` to x, one after another, for these numbers."""
+    """Apply the submodules of `net` called `name` + number to x, one after another."""
     for i in numbers:
         x = getattr(net, f"{name}{i}")(x)
     return x
@@ -52,7 +52,7 @@ def pooled(x: Tensor) -> Tensor:
 
 
 def same(x: Tensor, stride: int) -> Tensor:
-    """Pad with zeros like TensorFlow's "SAME" for a 3×3 kernel: with stride 2 only at the right and bottom."""
+    """Return x padded with zeros like TensorFlow's "SAME" for a 3×3 kernel: with stride 2 only at right and bottom."""
     return F.pad(x, (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1))
 
 

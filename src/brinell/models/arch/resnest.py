@@ -31,7 +31,7 @@ class SplitAttention(nn.Module):
 
 @shown_as("Bottleneck")
 class ResNeStBottleneck(nn.Module):
-    """1×1 convolution, split attention, 1×1 convolution; average pooling reduces resolution, also in the shortcut."""
+    """A residual block: 1×1 convolution, split attention, 1×1 convolution; average pooling reduces the resolution."""
 
     def __init__(self, inside: int, width: int, stride: int, radix: int, act: nn.Module, smooth: bool) -> None:
         super().__init__()

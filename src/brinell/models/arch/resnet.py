@@ -23,7 +23,7 @@ def _shortcut(inside: int, outside: int, stride: int) -> nn.Sequential:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions, each followed by batch normalisation, plus the shortcut."""
+    """A residual block: two 3×3 convolutions, each followed by batch normalisation, plus the shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Two 3×3 convolutions, each after normalisation and ReLU; a shortcut that reshapes starts after the first ReLU."""
+    """A block of two 3×3 convolutions after normalisation and ReLU; a reshaping shortcut starts after a ReLU."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class PreActBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, each followed by batch normalisation, plus the shortcut."""
+    """A residual block: 1×1, 3×3 and 1×1 convolutions, each followed by batch normalisation, plus the shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class ResNet(NormalizedNetwork):
 
 
 class PreActResNet(NormalizedNetwork):
-    """PreAct-ResNet-18 and similar; the `shortcut` starts at the "raw" input or "late", after the activation.
+    """PreAct-ResNet-18 and similar networks; shortcuts start at the input ("raw") or after the first ReLU ("late").
 
     Reference: He et al. 2016, Identity mappings in deep residual networks.
     """

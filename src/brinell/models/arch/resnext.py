@@ -11,7 +11,7 @@ EXPANSION = 4
 
 @shown_as("Bottleneck")
 class ResNeXtBottleneck(nn.Module):
-    """1×1, grouped 3×3 and 1×1 convolutions, each followed by batch normalisation, plus the shortcut."""
+    """A residual block: 1×1, grouped 3×3 and 1×1 convolutions, each followed by batch normalisation; the shortcut."""
 
     def __init__(self, inside: int, planes: int, cardinality: int, base: int, stride: int) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ KERNEL, STRIDE, PADDING, HIDDEN = 4, 2, 1, 100
 
 
 class SmallCNN(NormalizedNetwork):
-    """Convolutions 16@4×4 and 32@4×4 with stride 2, then 100 hidden units; `side` is the height of the images.
+    """A network of convolutions 16@4×4 and 32@4×4 with stride 2, and 100 hidden units, for `side` × `side` images.
 
     Features are flattened with channels last, the order of the published TensorFlow weights.
     Reference: Wong & Kolter 2018, Provable defenses via the convex outer adversarial polytope.

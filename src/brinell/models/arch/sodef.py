@@ -24,7 +24,7 @@ class _Projection(nn.Module):
 
 
 class _Field(nn.Module):
-    """The ODE dz/dt = sin(−(W z + b))."""
+    """The right-hand side of the ODE dz/dt = sin(−(W z + b))."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Field(nn.Module):
 
 
 class Flow(nn.Module):
-    """The solution of the ODE at time 5.
+    """A layer that returns the solution of the ODE at time 5, from its input at time 0.
 
     Method: Runge-Kutta of order four with a fixed step. The published adaptive step depends on the whole batch, so the
     logits of a row would depend on the other rows. Fixed and adaptive steps approximate the same solution.
@@ -61,7 +61,7 @@ def _under(name: str, module: nn.Module) -> nn.Sequential:
 
 
 class Sodef(nn.Sequential):
-    """A WideResNet, an orthogonal projection of its features, the ODE and a linear layer.
+    """A network of four parts: a WideResNet, an orthogonal projection of its features, the ODE, and a linear layer.
 
     Reference: Kang et al. 2021, Stable neural ODE with Lyapunov-stable equilibrium points.
     """

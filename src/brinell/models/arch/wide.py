@@ -13,7 +13,7 @@ STEM, STRIDES = 16, (1, 2, 2)
 
 
 class WideBlock(nn.Module):
-    """Two 3×3 convolutions, each after normalisation; if widths differ, the shortcut starts after an activation."""
+    """A block of two 3×3 convolutions; if widths differ, the shortcut starts after normalisation and activation."""
 
     def __init__(self, inside: int, outside: int, stride: int, act: nn.Module) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class NestedBlock(WideBlock):
 
 @shown_as("Group")
 class WideGroup(nn.Module):
-    """Blocks of one width; the first block changes width and resolution."""
+    """A sequence of blocks of one width; the first block changes width and resolution."""
 
     def __init__(
         self, n: int, inside: int, outside: int, stride: int, act: nn.Module, block: type[WideBlock] = WideBlock
@@ -88,7 +88,7 @@ class WideResNet(NormalizedNetwork):
         self.fc = nn.Linear(widths[-1], classes, bias=bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the input of the last layer."""
+        """Return the input of the last layer for the images x."""
         out = through(self, self.conv1(self.normalised(x)), "block", range(1, 4))
         return pooled(self.activation(self.bn1(out)))
 
@@ -112,8 +112,8 @@ class CosineWideResNet(WideResNet):
 class StagedWideResNet(NormalizedNetwork):
     """A WideResNet with separate depths and widths of its groups.
 
-    References: Huang et al. 2021, Exploring architectural ingredients; with `nested` the names of Huang et al. 2022,
-    Revisiting residual networks.
+    With `nested`, parameters have the names of Huang et al. 2022. References: Huang et al. 2021, Exploring
+    architectural ingredients; Huang et al. 2022, Revisiting residual networks.
     """
 
     def __init__(

@@ -25,11 +25,11 @@ class WeightFile:
 class Keys:
     """Rules that map the names in a checkpoint to those of the network.
 
-    `entry` is the part of the checkpoint that holds the weights; a part "state_dict" is always entered. The rules apply
-    in this order: remove the prefixes in `strip`, leave out names that match `drop`, apply the patterns of `rename` if
-    its name `when` exists. Names in `absent` may be missing because the network sets them. With `ignore_unknown` the
-    checkpoint may hold more tensors than the network. `layout` "tensorflow" transposes the weights: there, outputs are
-    the last axis.
+    `entry` is the key under which the checkpoint holds the weights; a key "state_dict" is always followed. The rules
+    apply in this order: remove the prefixes in `strip`, leave out names that match `drop`, apply `rename["patterns"]`
+    if the name `rename["when"]` exists. Names in `absent` may be missing because the network sets these tensors. With
+    `ignore_unknown` the checkpoint may hold more tensors than the network. `layout` "tensorflow" transposes weights,
+    because TensorFlow has the outputs in the last axis.
     """
 
     entry: str = ""
@@ -43,7 +43,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Card:
-    """A model of the zoo; accuracies are between 0 and 1, as published, or None if unknown.
+    """The facts about one model of the zoo; accuracies are shares from 0 to 1 as published, None if unknown.
 
     `network` is None if Brinell has no such network, and `missing` says why. `unloadable` says why weights cannot be
     loaded although the network exists. `evidence` says how the network was compared with the published one: "logits"
@@ -91,7 +91,7 @@ class Card:
 
     @property
     def restriction(self) -> str:
-        """A sentence that says that commercial use is forbidden, or "" if the licence allows it or is unknown.
+        """A sentence that says that the licence forbids commercial use; "" if it does not or is unknown.
 
         >>> find("cifar10/L2/Ding2020MMA").restriction
         'The weights of cifar10/L2/Ding2020MMA are for NON-COMMERCIAL use only (licence CC-BY-NC-SA-4.0).'
@@ -128,7 +128,7 @@ def cards() -> dict[str, Card]:
 
 
 def _near(name: str, known: list[str]) -> list[str]:
-    """Return up to three similar names: of the same first author if there are any, else of all models."""
+    """Return up to three similar names, of the same first author if the zoo has any, else of all models."""
     author = re.match("[A-Za-z]*", name.rpartition("/")[2])
     stem = "/" + author[0] if author and author[0] else None
     same_author = [k for k in known if stem is not None and stem in k]

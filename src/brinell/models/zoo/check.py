@@ -14,7 +14,7 @@ ROUNDING, WHOLE, SIGMAS = 0.0005, 10_000, 4.0
 
 @dataclass(frozen=True)
 class CheckedAccuracy:
-    """A measured clean accuracy, the published one, and the largest acceptable difference `margin`."""
+    """A measured and a published clean accuracy, and `margin`, the largest acceptable difference between them."""
 
     name: str
     n: int
@@ -24,15 +24,15 @@ class CheckedAccuracy:
 
     @property
     def ok(self) -> bool:
-        """Whether the two accuracies differ by at most `margin`; false if none was published."""
+        """Whether the two accuracies differ by at most `margin`; False if no accuracy was published."""
         return self.published is not None and abs(self.accuracy - self.published) <= self.margin
 
 
 def check(classifier: Classifier, problem: Problem, published: float | None, *, batch: int = 100) -> CheckedAccuracy:
-    """Measure the clean accuracy on these samples and compare it with the published one.
+    """Measure the clean accuracy on the samples of `problem` and compare it with the published accuracy.
 
-    Method: on the whole test set the two accuracies must agree within 0.05 percentage points. On fewer samples the
-    tolerance grows by four binomial standard deviations, so that small differences are not detected.
+    Method: the two accuracies must agree within 0.05 percentage points. On fewer than
+    10,000 samples the tolerance grows by four binomial standard deviations, so small differences remain undetected.
     Cost: one forward pass per sample.
     """
     right = n = 0
@@ -42,7 +42,7 @@ def check(classifier: Classifier, problem: Problem, published: float | None, *, 
         right += int((logits.argmax(1).cpu() == chunk.y).sum())
         n += len(chunk)
     if n == 0:
-        raise InputError(expected="at least one sample", got="none", remedy="Check --data and --n.")
+        raise InputError(expected="at least one sample", got="none", remedy="Pass --data with at least one sample.")
     p = right / n if published is None else published
     spread = 0.0 if n >= WHOLE else SIGMAS * (p * (1 - p) / n) ** 0.5
     return CheckedAccuracy(classifier.name, n, right / n, published, ROUNDING + spread)

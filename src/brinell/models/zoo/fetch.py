@@ -16,9 +16,9 @@ PACKAGED = "package:"
 
 
 def place(card: Card, i: int) -> Path:
-    """Return the path in the cache of a model's weight file number i.
+    """Return the path in the cache of the file `card.files[i]`.
 
-    The names are those of RobustBench's folder, so a copy of that folder or a link to it can serve as the cache.
+    The cache has the file names of RobustBench's folder, so a copy of this folder or a link to it can be the cache.
     """
     file = card.files[i]
     if file.sources[0].startswith(PACKAGED):
@@ -74,7 +74,7 @@ def _wanted(card: Card, i: int) -> Wanted:
 
 
 def _check_archive(part: Path, card: Card) -> None:
-    """Raise a ModelError if a checksum inside the file is wrong; torch does not verify them."""
+    """Raise a ModelError if a checksum inside the file is wrong; torch does not verify these checksums."""
     try:
         bad = None
         if zipfile.is_zipfile(part):
@@ -86,5 +86,5 @@ def _check_archive(part: Path, card: Card) -> None:
         raise ModelError(
             expected=f"intact weights of {card.name}",
             got=f"a damaged file ({bad})",
-            remedy=f"Delete {part.name} if you put it there, and load the model again.",
+            remedy=f"Delete {part.name} if you copied it into the cache, and load the model again.",
         )

@@ -25,7 +25,7 @@ def _config(card: Card) -> Mapping[str, Any]:
         raise ModelError(
             expected=f"a network for {card.name}",
             got=f"none in Brinell: {card.missing}",
-            remedy="Build it with the code of the publication and call brinell.wrap(net).",
+            remedy="Build the network with the code of the publication and call brinell.wrap(net).",
         )
     return card.network
 
@@ -36,7 +36,7 @@ def _network(card: Card) -> nn.Module:
 
 
 def _timm_network(config: Mapping[str, Any]) -> nn.Module:
-    """Build the timm network of a card with its options and strides; the classifier applies the normalisation."""
+    """Build the timm network of a card with its options and strides, without the input normalisation."""
     timm = import_extra("timm", "zoo", "the package timm, for transformers and most ImageNet models")
     options = config.get("options", {})
     net: nn.Module = timm.create_model(config["name"], pretrained=False, num_classes=config["classes"], **options)
@@ -61,7 +61,7 @@ def load(
 ) -> TorchClassifier:  # fmt: skip
     """Load a zoo model with its published weights, which are downloaded into the cache on first use.
 
-    Files are read without running code. Their SHA-256 must be that of the card or, if it is unknown, that of the first
+    Files are read without running code. Their SHA-256 must be that of the card or, if the card has none, of the first
     download. `progress` is called with the bytes so far and the total. `folder` is RobustBench's folder of models, with
     files DATA/THREAT/MODEL.pt; if it has all files of the model, they are used instead of the cache. `checkpoint` is a
     file with your own weights for the network of this model; it is not compared with a digest. Weights whose licence
@@ -76,7 +76,7 @@ def load(
         raise ModelError(
             expected=f"a checkpoint of {card.name} that can be loaded",
             got=card.unloadable,
-            remedy="Load it with the code of the publication and call brinell.wrap(net).",
+            remedy="Load the weights with the code of the publication and call brinell.wrap(net).",
         )
     if card.restriction and checkpoint is None:
         warnings.warn(card.restriction, stacklevel=2)
@@ -102,15 +102,15 @@ def _own(card: Card, checkpoint: str | os.PathLike[str] | None) -> list[Path]:
     if len(card.files) != 1 or not path.is_file():
         got = "one file" if path.is_file() else f"{path}, which is not a file"
         raise ModelError(
-            expected=f"a checkpoint file for {card.name}, whose weights are {len(card.files)} file(s)",
+            expected=f"a checkpoint file for {card.name}, whose weights are in {len(card.files)} file(s)",
             got=got,
-            remedy="Check the path. Weights of an ensemble go into a folder: brinell.models.zoo.load(name, folder=…).",
+            remedy="Pass an existing file. For an ensemble pass a folder: brinell.models.zoo.load(name, folder=…).",
         )
     return [path]
 
 
 def card_of_file(file: Path) -> Card | None:
-    """Return the card whose only file of weights is this one, by its sha256; None if there is none."""
+    """Return the card whose only file of weights has the SHA-256 of `file`, or None if there is no such card."""
     digest = sha256(file)
     return next((c for c in cards().values() if [f.sha256 for f in c.files] == [digest]), None)
 
@@ -130,5 +130,5 @@ def _check_complete(net: nn.Module, card: Card) -> None:
             if tensor.is_meta and name == "num_batches_tracked":
                 module.register_buffer(name, torch.zeros((), dtype=torch.long))
             elif tensor.is_meta:
-                expected = f"every tensor of {card.name} in its files"
+                expected = f"a value for every tensor of {card.name}"
                 raise ModelError(expected=expected, got=f"none for {path}.{name}", remedy="Report this as a bug.")

@@ -44,14 +44,14 @@ def read(path: Path, what: str) -> Any:
 
 
 def _is_safetensors(path: Path) -> bool:
-    """Detect the format by the first bytes, a length and a JSON object; file names are not reliable."""
+    """Return whether the first bytes are a length and a JSON object; file names are not reliable."""
     with path.open("rb") as f:
         start = f.read(9)
     return start[8:] == b"{" and not start.startswith(b"PK")
 
 
 def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint under the names of the network, floating-point ones in float32.
+    """Return the tensors of a checkpoint by their names in the network; floating-point tensors become float32.
 
     >>> sorted(tensors({"state_dict": {"module.fc.bias": torch.zeros(2, dtype=torch.float16)}}, Keys()))
     ['fc.bias']
@@ -70,7 +70,7 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
     if twice:
         raise ModelError(
             expected="one tensor per name in the checkpoint",
-            got=f"several for {twice[0]}",
+            got=f"several tensors for {twice[0]}",
             remedy="Report this as a bug: the model's card removes too much of the names.",
         )
     kept = {k: v for k, v in named if not any(re.search(p, k) for p in keys.drop)}
@@ -82,7 +82,7 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
 
 
 def _outputs_first(v: Tensor) -> Tensor:
-    """Turn (height, width, in, out) and (in, out) into torch's order, and the single row of a bias into a vector."""
+    """Return weights (height, width, in, out) or (in, out) in torch's order of axes; a bias (1, out) as a vector."""
     if v.ndim == 4:
         return v.permute(3, 2, 0, 1)
     return v.flatten() if v.shape[0] == 1 else v.T
@@ -114,7 +114,7 @@ def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> 
         raise ModelError(
             expected=f"the {len(wanted)} tensors of {what}",
             got="; ".join(f"{len(v)} {k} ({', '.join(v[:3])} …)" for k, v in mismatches.items() if v),
-            remedy="Check that the file is that of this model; if it is, report a bug: its card may be outdated.",
+            remedy="Pass the file of this model. If it is the right file, report a bug: the card may be outdated.",
         )
     # Copies, so that the network does not keep a memory-mapped file open.
     net.load_state_dict({k: v.clone() for k, v in named.items()}, strict=False, assign=True)
