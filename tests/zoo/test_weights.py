@@ -55,7 +55,7 @@ def test_every_tensor_must_find_its_place(change: str) -> None:
         named["fc.other"] = ONE
     else:
         named["fc.bias"] = ONE
-    with pytest.raises(ModelError, match=rf"1 {change} \(fc\."):
+    with pytest.raises(ModelError, match=rf"1 tensors {change} \(fc\."):
         fill(net, named, Keys(), "tiny")
 
 

@@ -44,7 +44,7 @@ class ModelResult(Generic[T]):
 
 @dataclass(frozen=True)
 class ModelResults(Generic[T]):
-    """The results of one analysis of many models, in the given order; where it failed, an error replaces the result."""
+    """The results of one analysis of many models, in the given order; a failed model has an error and no result."""
 
     models: tuple[ModelResult[T], ...]
 

@@ -231,7 +231,7 @@ def confidence_at(gaps: Tensor, temperature: float) -> Floats:
 
 
 def least_error(gaps: Tensor, right: Bools, bins: int) -> tuple[float, float]:
-    """Return the temperature on a grid with the least calibration error, and this error; of several, the nearest to 1.
+    """Return the grid temperature with the least calibration error (if several, the nearest to 1), and this error.
 
     Method: |mean confidence − accuracy| is a lower bound on the error, and the mean confidence decreases with the
     temperature. Search outwards from the temperature at which mean confidence and accuracy are equal, until the lower

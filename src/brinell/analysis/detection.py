@@ -94,7 +94,7 @@ def detection(
         raise InputError(
             expected="at least one foreign data set",
             got="none",
-            remedy="Pass `sets` as {name: problem}, or omit it for three kinds of noise.",
+            remedy="Pass `sets` as {name: problem}, or omit `sets` for three kinds of noise.",
         )
     own = predict(model, read_chunks(data), labelled=False)
     found = tuple(

@@ -102,7 +102,7 @@ def fairness(run: AnyRun, *, names: Sequence[str] = (), seed: int = 0) -> Fairne
     ids, labels = row_queries.ids_of(clean), np.asarray(clean["label"], dtype=np.int64)
     if not len(ids):
         raise RunError(
-            expected="a Run with samples", got=f"none in {run.path}", remedy="Continue the Run with --resume."
+            expected="a Run with samples", got=f"no samples in {run.path}", remedy="Continue the Run with --resume."
         )
     if names and len(names) <= labels.max():
         raise InputError(
@@ -145,7 +145,7 @@ def class_spread(right: Ints, n: Ints, seed: int, purpose: str) -> ClassSpread:
 
 
 def _redrawn(accuracy: Floats, n: Ints, seed: int, purpose: str) -> "list[Floats]":
-    """Return one array of simulated class accuracies per draw, from n[i] samples that are correct with accuracy[i]."""
+    """Return simulated class accuracies per draw: class i has n[i] samples, correct with probability accuracy[i]."""
     first = np.concatenate([[0], np.cumsum(n)])[:-1]
     probability = np.repeat(accuracy, n)
     return [

@@ -19,8 +19,8 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 def default_layers(classifier: Classifier, x: Tensor) -> tuple[str, ...]:
     """Return the names of the layers to analyse, in the order of the forward pass; () without a torch module.
 
-    They are the direct children of the network that have weights, run once and return one row per input; a network
-    with a single child is first replaced by this child. A layer whose output is the logits is left out.
+    They are the direct children of the network that have weights, run once per pass and return one row per input; a
+    network with a single child is first replaced by this child. A layer whose output is the logits is left out.
     """
     module = classifier.torch_module
     if module is None:

@@ -141,7 +141,9 @@ def shift(
         raise InputError(expected="at least one shifted data set", got="none", remedy="Pass `sets` as {name: problem}.")
     if len(baselines) == 1:
         raise InputError(
-            expected="two baselines or more, or none", got="one", remedy="Add a baseline: a line needs two points."
+            expected="two baselines or more, or none",
+            got="one baseline",
+            remedy="Add a baseline: a line needs two points.",
         )
     coerce.require_folder(resume, out)
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]

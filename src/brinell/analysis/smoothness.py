@@ -197,7 +197,7 @@ class _Search:
     def _slope(
         self, f: Function, a: Tensor, b: Tensor, ball: Ball, ratio: bool, last: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return each pair's output change per distance (0 if too close), and unless `last` the gradients."""
+        """Return each pair's output change per distance (0 if too close) and, unless `last`, gradients at a and b."""
         with torch.set_grad_enabled(not last):
             p, q = (v.detach().requires_grad_(not last) for v in (a, b))
             up = self.top.size(self._outputs(f, p) - self._outputs(f, q))

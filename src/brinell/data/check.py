@@ -13,7 +13,7 @@ from brinell.errors import InputError
 
 @dataclass(frozen=True)
 class CheckedSubset:
-    """A subset on disk: its number of images (None if unreadable), the published number, and its `trouble`, or ""."""
+    """A subset on disk: its number of images (None if unreadable), the published number, and what is wrong, if any."""
 
     name: str
     n: int | None

@@ -147,7 +147,7 @@ class Textures(Layout):
 
 @dataclass(frozen=True)
 class FeatureTables(Layout):
-    """The layout of HAR: a line of 561 features per sample, rescaled from [−1, 1] to [0, 1]; labels 1 … become 0 …."""
+    """The layout of HAR: a line of 561 features per sample; `read` rescales to [0, 1] and starts labels at 0."""
 
     features: int = 561
     folder = "UCI HAR Dataset"

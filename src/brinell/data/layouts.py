@@ -157,7 +157,7 @@ class VersionedArrays(Layout):
 
 @dataclass(frozen=True)
 class _CorruptedLayout(Layout):
-    """The layout of a data set with every image under every corruption and severity; `extra` ones may be absent."""
+    """The layout of a data set of corrupted images, all severities; the corruptions in `extra` may be absent."""
 
     folder: str
     corruptions: tuple[str, ...]
@@ -172,7 +172,7 @@ class _CorruptedLayout(Layout):
 
 @dataclass(frozen=True)
 class CorruptedArrays(_CorruptedLayout):
-    """The layout of CIFAR-10-C and CIFAR-100-C: one .npy file per corruption, severities in order; one of labels."""
+    """The layout of CIFAR-10-C and CIFAR-100-C: a .npy file per corruption, severities in order, and labels.npy."""
 
     options: ClassVar[tuple[str, ...]] = ("corruption", "severity")
 

@@ -174,7 +174,9 @@ def _path(path: Path, given: dict[str, Any]) -> Problem:
         raise InputError(
             expected=f"a data set ({', '.join((DEMO, *SETS))}), a file or a folder",
             got=f"{path}, which does not exist",
-            remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "Check the path.",
+            remedy=f"Did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else "Pass one of these names or an existing path.",
         )
     if not path.is_dir() or path.suffix in SUFFIXES:
         _refuse_options(given, (), path.name)

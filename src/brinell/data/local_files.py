@@ -82,6 +82,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise InputError(
             expected="arrays x (inputs) and y (labels)",
             got=f"{path.name} with {', '.join(sorted(stored)) or 'nothing'}",
-            remedy="Save them as numpy.savez(path, x=x, y=y).",
+            remedy="Save both arrays with numpy.savez(path, x=x, y=y).",
         )
     return stored

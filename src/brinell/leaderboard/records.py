@@ -140,7 +140,7 @@ class Record:
             raise InputError(
                 expected=f"a status among {', '.join(get_args(Status))}",
                 got=repr(self.status),
-                remedy="Set one of these as status.",
+                remedy="Pass one of these as `status`.",
             )
 
     @property
@@ -407,7 +407,7 @@ def with_facts(record: Record, about: Mapping[str, Any] | None) -> Record:
 
 
 def with_bound(record: Record, bound: Proportion) -> Record:
-    """Return the record as "verified"; a `bound` below its robust accuracy, or without one, becomes its `external`."""
+    """Return the record as "verified"; `bound` becomes `external` if it is below `autoattack` or this is unknown."""
     more = record.autoattack is None or percent(bound.value) < record.autoattack
     return replace(record, status="verified", external=percent(bound.value) if more else record.external)
 

@@ -98,7 +98,7 @@ class Baseline:
         return error
 
     def loss(self, name: str, severities: Sequence[int]) -> float:
-        """Return by how much the corruption `name` at these severities raises the baseline's mean error above clean."""
+        """Return the baseline's rise in error: mean error under `name` at these severities, minus clean error."""
         assert self.clean is not None, "the baseline has a clean error"
         more = self.error(name, severities) - self.clean
         if more <= 0:

@@ -218,7 +218,9 @@ def corruption_accuracy(
         check(*setting)
     if not settings:
         raise InputError(
-            expected="a corruption and a severity", got="none", remedy="Omit `names` and `severities` to measure all."
+            expected="at least one corruption and one severity",
+            got="none",
+            remedy="Omit `names` and `severities` to measure all.",
         )
     return _from_clean(model, as_problem(problem), settings, seed, on_progress)
 

@@ -101,7 +101,7 @@ def measure_table(
     """Return which samples the model classifies correctly under each of `corruptions` at each severity.
 
     Each cell (corruption, severity) is stored in `folder` when it is measured; `resume` skips stored cells. `identity`
-    describes the model and the data, and must equal the stored one.
+    describes the model and the data, and must equal the stored identity.
     """
     path = folder / CELLS
     done = _stored(path, identity, resume)

@@ -16,5 +16,5 @@ def plan(name: str, attacks: str | None) -> Plan:
 
 
 def launcher(workers: str | None, ray: str | None) -> Backend:
-    """Return a Ray backend if --workers or --ray (its address) is given, else the backend of this process."""
+    """Return a Ray backend if --workers or --ray (a cluster's address) is given, else the backend of this process."""
     return IN_PROCESS if workers is None and ray is None else Ray(workers=workers or GPU, address=ray)

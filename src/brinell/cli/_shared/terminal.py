@@ -76,14 +76,14 @@ def print_table(table: Any, console: Console) -> None:
 
 
 def print_lines(console: Console, *lines: str) -> None:
-    """Print lines of text: wrapped between words on a terminal, unwrapped elsewhere."""
+    """Print lines of text: wrapped between words on a terminal, not wrapped in a file or pipe."""
     width = min(console.width, WIDTH) if console.is_terminal else None
     for line in lines:
         console.print(Text(line), soft_wrap=not console.is_terminal, width=width)
 
 
 def print_facts(facts: Mapping[str, str], console: Console) -> None:
-    """Print one line "name: value" per fact; facts with an empty value are left out."""
+    """Print one line per fact, with its name and value; facts with an empty value are left out."""
     table = Table("name", "value", show_header=False, box=None)
     for name, value in facts.items():
         if value:

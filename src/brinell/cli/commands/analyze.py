@@ -373,7 +373,7 @@ def logit_scale(
 
 
 def _named(specs: Sequence[str], sampling: Sampling) -> dict[str, Problem]:
-    """Return the problems of --other by name: from NAME=DATA, or from DATA alone, with the name of its file."""
+    """Return the problems of --other by name: from NAME=DATA, or from DATA alone, which gets the name of its file."""
     problems: dict[str, Problem] = {}
     for spec in specs:
         name, equals, source = spec.partition("=")

@@ -87,7 +87,7 @@ def command(
 
 
 def show_models(results: ModelResults[Any], plot: Path | None, output: options.PrintFlags) -> None:
-    """Print one table with a row per model, draw its numbers, and exit with code 2 if a model failed."""
+    """Print a table with one row per model, draw it with --plot, and exit with code 2 if a model failed."""
     findings = results.findings()
     numbers = {
         m.model: m.result.to_json() if isinstance(m.result, Record) else to_plain(m.measures) for m in results.measured

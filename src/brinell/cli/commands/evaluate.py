@@ -86,7 +86,7 @@ def command(
     if dry_run:
         if workers is not None or ray is not None:
             raise InputError(
-                expected="--dry-run without --workers and --ray, because it measures this process",
+                expected="--dry-run without --workers and --ray, because it measures only this process",
                 got="--workers or --ray",
                 remedy="Omit --workers and --ray, or call brinell.launch.estimate, which predicts the speed-up.",
             )

@@ -40,7 +40,7 @@ def command(
     device: options.Device = None,
     output: options.PrintFlags,
 ) -> None:
-    """Reproduce a table or figure of the five papers with the models and data at hand."""
+    """Reproduce a table or figure of one of five papers with the models and data at hand."""
     if name is None:
         output.print(_all_as_json, show_all)
         return

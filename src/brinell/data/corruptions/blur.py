@@ -59,7 +59,7 @@ def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> I
 
     Method: the published loop runs from the last pixel to the first. Each pixel takes the current value of a neighbour
     up to `reach` rows and columns before it or `reach` − 1 behind it. A neighbour behind it has already changed, so
-    pointer doubling follows the chain of pixels to a value from the start of the round. The results are equal.
+    pointer doubling follows the chain of pixels to a value from the start of the round, with the same result.
     """
     x = truncated(gaussian(x, sigma)) / LEVELS
     h, w = x.shape[2:]

@@ -25,7 +25,7 @@ TRUNCATE, THIRD = 3.0, 3
 
 
 def brightness(x: Images, key: Keys, more: float) -> Images:
-    """Increase V in HSV: the largest channel of a pixel grows by `more`, up to 1, the others in proportion."""
+    """Increase V in HSV by `more`, up to 1: the channels of a pixel grow in proportion, the largest by `more`."""
     value = x.amax(1, keepdim=True)
     bright = (value + more).clamp(max=1)
     # A black pixel has no hue, so it becomes grey.

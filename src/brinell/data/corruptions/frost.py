@@ -42,7 +42,7 @@ def _crop(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
 
 @lru_cache(maxsize=2)
 def _pictures(small: bool) -> Float[Tensor, "p n n"]:
-    """Return the ice pictures with values in [0, 1]; the CPU draws them, so all devices use the same pictures."""
+    """Return the ice pictures in [0, 1], shrunk to a fifth if `small`; the CPU draws them for all devices."""
     if small:
         n = SIZE // FIFTH
         whole = _pictures(False)[:, : n * FIFTH, : n * FIFTH].double()

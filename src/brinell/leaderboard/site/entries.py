@@ -52,7 +52,9 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     if folder is not None:
         if not Path(folder).is_dir():
             raise InputError(
-                expected="a folder of records", got=f"{folder}, no folder", remedy="Pass a folder with --records."
+                expected="a folder of records",
+                got=f"{folder}, which is not a folder",
+                remedy="Pass a folder with --records.",
             )
         entries += [BoardEntry(r) for r in read_folder(folder)]
         beside = (path.parent for path in sorted(Path(folder).rglob(RECORD)))

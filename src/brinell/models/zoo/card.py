@@ -23,7 +23,7 @@ class WeightFile:
 
 @dataclass(frozen=True)
 class Keys:
-    """Rules that map the names in a checkpoint to those of the network.
+    """Rules that map the names of tensors in a checkpoint to names in the network.
 
     `entry` is the key under which the checkpoint holds the weights; a key "state_dict" is always followed. The rules
     apply in this order: remove the prefixes in `strip`, leave out names that match `drop`, apply `rename["patterns"]`
@@ -91,7 +91,7 @@ class Card:
 
     @property
     def restriction(self) -> str:
-        """A sentence that says that the licence forbids commercial use; "" if it does not or is unknown.
+        """A sentence that says that the licence forbids commercial use; "" if it allows this use or is unknown.
 
         >>> find("cifar10/L2/Ding2020MMA").restriction
         'The weights of cifar10/L2/Ding2020MMA are for NON-COMMERCIAL use only (licence CC-BY-NC-SA-4.0).'

@@ -31,8 +31,8 @@ class CheckedAccuracy:
 def check(classifier: Classifier, problem: Problem, published: float | None, *, batch: int = 100) -> CheckedAccuracy:
     """Measure the clean accuracy on the samples of `problem` and compare it with the published accuracy.
 
-    Method: the two accuracies must agree within 0.05 percentage points. On fewer than
-    10,000 samples the tolerance grows by four binomial standard deviations, so small differences remain undetected.
+    Method: the two accuracies must agree within 0.05 percentage points. On fewer than 10,000 samples the tolerance
+    grows by four binomial standard deviations, so small differences remain undetected.
     Cost: one forward pass per sample.
     """
     right = n = 0

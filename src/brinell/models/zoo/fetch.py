@@ -43,7 +43,7 @@ def address(source: str) -> str:
 def fetch(card: Card, progress: Progress | None = None) -> list[Path]:
     """Return the paths of a model's weight files in the cache; download missing files and verify all of them.
 
-    Sources are tried in order, a mirror in BRINELL_MIRROR first. With BRINELL_OFFLINE nothing is downloaded.
+    Sources are tried in order, a mirror (variable BRINELL_MIRROR) first. With BRINELL_OFFLINE nothing is downloaded.
     """
     if not card.files:
         raise ModelError(

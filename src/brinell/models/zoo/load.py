@@ -24,7 +24,7 @@ def _config(card: Card) -> Mapping[str, Any]:
     if card.network is None:
         raise ModelError(
             expected=f"a network for {card.name}",
-            got=f"none in Brinell: {card.missing}",
+            got=f"no network in Brinell: {card.missing}",
             remedy="Build the network with the code of the publication and call brinell.wrap(net).",
         )
     return card.network

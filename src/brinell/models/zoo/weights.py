@@ -113,7 +113,7 @@ def fill(net: nn.Module, named: Mapping[str, Tensor], keys: Keys, what: str) -> 
         mismatches = {"missing": missing, "unknown": extra, "of another shape": shapes}
         raise ModelError(
             expected=f"the {len(wanted)} tensors of {what}",
-            got="; ".join(f"{len(v)} {k} ({', '.join(v[:3])} …)" for k, v in mismatches.items() if v),
+            got="; ".join(f"{len(v)} tensors {k} ({', '.join(v[:3])} …)" for k, v in mismatches.items() if v),
             remedy="Pass the file of this model. If it is the right file, report a bug: the card may be outdated.",
         )
     # Copies, so that the network does not keep a memory-mapped file open.
