@@ -47,7 +47,7 @@ def _layout(path: Path, split: str) -> Any:
 
 
 def published(path: Path) -> bool:
-    """Return whether a folder has the published files of CIFAR or MNIST, of the train or test split."""
+    """Return whether a folder has the published files of CIFAR or MNIST for the train or the test split."""
     return any(_layout(path, split) is not None for split in SPLITS)
 
 
@@ -61,7 +61,7 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return all arrays of a .npz or .safetensors file by name; it must contain x and y."""
+    """Return all arrays of a .npz or .safetensors file by name; the file must contain x and y."""
     if not path.exists():
         raise InputError(
             expected="a file or a folder",

@@ -153,7 +153,7 @@ def points(chosen: Leaderboard, data: Any, n: int | None, preprocessing: Any = N
 
 
 def _require_listed(chosen: Leaderboard, problem: Problem) -> None:
-    """Raise an error if the leaderboard needs the pictures of RobustBench's list and the samples are others."""
+    """Raise an error if the leaderboard needs the pictures of RobustBench's list and the samples are not these."""
     if chosen.listed and not problem.name.endswith(LISTED):
         raise InputError(
             expected=f"the 5,000 pictures on which {chosen.name} is measured, in the order of RobustBench's list",
@@ -176,7 +176,7 @@ def _label(model: Classifier) -> str:
 
 
 def _violated(model: Classifier, problem: Problem, ball: Threat, strict: bool, only: str = "") -> tuple[str, ...]:
-    """Return a sentence per violated restriction (with `only`, of this one alone); if `strict`, raise a ModelError."""
+    """Return a sentence per violated restriction, of all or of the one named `only`; if `strict`, raise an error."""
     failed = (c for c in check_restrictions(model, problem, ball) if c.level == "fail" and only in ("", c.name))
     sentences = tuple(f"{c.name}: {c.message}" for c in failed)
     if sentences and strict:

@@ -12,7 +12,7 @@ from brinell.leaderboard.records import CORRUPTIONS, CORRUPTIONS_3D
 class Leaderboard:
     """The rules of one leaderboard; `points` is the number of samples; `ball` is None if inputs are only corrupted.
 
-    `listed` says that its samples are those of RobustBench's list of 5,000 ImageNet pictures, in that order.
+    `listed` says that its samples are those of RobustBench's list of 5,000 ImageNet pictures, in the order of the list.
 
     >>> find_leaderboard("cifar10", "Linf").ball
     Linf(eps=8/255)
@@ -32,7 +32,7 @@ class Leaderboard:
 
     @property
     def zoo(self) -> str:
-        """The start of the names of the zoo models for this leaderboard; 3D corruptions use those for corruptions."""
+        """The start of the zoo models' names, e.g. "cifar10/Linf/"; 3D corruptions share the models of corruptions."""
         return f"{self.dataset}/{CORRUPTIONS if self.threat == CORRUPTIONS_3D else self.threat}/"
 
     @property

@@ -44,7 +44,7 @@ Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all pl
 Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of --plan, e.g. apgd-ce,fab-t.")]
 Seed = Annotated[int, typer.Option(help="Random seed. A sample's noise depends on the seed and its id.")]
 
-Slots = Annotated[int | None, typer.Option(help="Samples attacked at a time. Changes speed, not results.")]
+Slots = Annotated[int | None, typer.Option(help="Samples attacked at a time. The number changes speed, not results.")]
 Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
 Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]

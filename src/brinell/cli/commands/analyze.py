@@ -62,7 +62,7 @@ class AnalysisOutput:
     """Options that say where the findings are written and drawn."""
 
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write findings and numbers to this JSON file; - prints them.")
+        Path | None, typer.Option("--json", help="Write findings and numbers to this JSON file, or print them (-).")
     ] = None
     save: Annotated[
         bool, typer.Option("--save", help="Store the findings in the folder of --run; brinell report shows them.")
@@ -287,7 +287,8 @@ def shift(
     data: options.Data,
     other: Annotated[list[str], typer.Option(help="Shifted data as NAME=DATA or DATA. Repeat for several.")],
     baseline: Annotated[
-        list[str] | None, typer.Option(help="A standard model to compare with. Give two or more of different accuracy.")
+        list[str] | None,
+        typer.Option(help="A standard model to compare with. Give at least two, of different accuracy."),
     ] = None,
     eps: Annotated[
         str | None, typer.Option(help="Also measure the robust accuracy on all data within this radius, e.g. 8/255.")

@@ -36,7 +36,7 @@ def command(
         str | None, typer.Option(help="Folder of the corrupted data set; default: from the cache.")
     ] = None,
     preprocessing: Annotated[
-        str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: the model's own.")
+        str | None, typer.Option(help="Image preprocessing, e.g. Res256Crop224; default: that of the model.")
     ] = None,
     eps: Annotated[
         str | None, typer.Option(help="Another radius than the leaderboard's. The record states it.")

@@ -24,7 +24,7 @@ FORMATS: dict[str, Callable[[Comparison], str]] = {
 def command(
     a: options.RunFolder,
     b: Annotated[Path, typer.Argument(help="Folder of the Run to compare with.")],
-    format: Annotated[str, typer.Option(help="text, or md or tex for a table.")] = "text",
+    format: Annotated[str, typer.Option(help="text, md (Markdown table) or tex (LaTeX table).")] = "text",
     json: options.Json = False,
 ) -> None:
     """Compare two Runs sample by sample: agreement, paired difference, McNemar test."""

@@ -27,9 +27,11 @@ def command(
     ] = None,
     clean_error: Annotated[
         float | None,
-        typer.Option(help="Clean error of the baseline in per cent, for the relative mCE. AlexNet's is built in."),
+        typer.Option(
+            help="Clean error of the baseline in per cent, for the relative mCE. AlexNet's clean error is built in."
+        ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row of accuracies per model into this table.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row of accuracies per model into this CSV table.")] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     output: options.PrintFlags,

@@ -23,7 +23,7 @@ def command(
     plot: options.Plot = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Write one line per sample and norm, and the pairs of classes into NAME-pairs.csv."),
+        typer.Option(help="Write one line per sample and norm, and the pairs of classes to NAME-pairs.csv."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: cpu.")] = None,
     json: options.Json = False,

@@ -30,7 +30,7 @@ def build(
         Path | None, typer.Option(help="Folder of records: dataset/threat/name.json, or record.json in Runs.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the site; an older site in it is replaced.")
+        Path, typer.Option("--out", "-o", help="Folder for the site; an earlier site there is replaced.")
     ] = SITE,
     no_published: Annotated[
         bool, typer.Option("--no-published", help="Leave out the 236 published records of RobustBench.")
@@ -87,7 +87,7 @@ def table(
 @app.command("serve")
 def serve(
     site: Annotated[Path, typer.Argument(help="Folder of a site that brinell leaderboard build wrote.")] = SITE,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 chooses a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 chooses a free port.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
 ) -> None:
     """Serve a site on this machine only, and open it in the browser. Ctrl-C stops."""

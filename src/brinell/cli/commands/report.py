@@ -40,7 +40,7 @@ def command(
     require: Annotated[
         str | None,
         typer.Option(
-            help="Worst accepted verdict, reliable or suspicious; exit code 1 for a worse one. Default with "
+            help="Worst accepted verdict, reliable or suspicious; exit code 1 for a worse verdict. Default with "
             "--fail-under: reliable."
         ),
     ] = None,

@@ -2,7 +2,7 @@
 
 One file per family: `resnet` (ResNet, PreAct-ResNet; also the base of the networks that `brinell train` trains),
 `wide` (WideResNet and variants), `deepmind` (the networks of Gowal et al.), `resnext`, `resnest`, `card` (pruned
-networks), `sodef`, `alexnet`, `small_cnn`, `ensemble`. `inputs` holds their normalisation and base class, `parts`
+networks), `sodef`, `alexnet`, `small_cnn`, `ensemble`. `inputs` has their normalisation and base class, `parts` has
 shared layers. The names of classes, parameters and submodules enter fingerprints and must not change.
 """
 

@@ -1,4 +1,4 @@
-"""The pruned networks of CARD: a wider PreAct-ResNet-18 without affine normalisation, and a wider ResNet-18."""
+"""The pruned networks of Diffenderfer et al. 2021 (CARD): a wider PreAct-ResNet-18 and a wider ResNet-18."""
 
 from collections.abc import Sequence
 

@@ -76,7 +76,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"pssilu": Pssilu, "relu": nn.ReLU, "s
 
 
 def activation(name: str) -> nn.Module:
-    """Make an activation by name; swish is "silu"."""
+    """Make the activation called `name`; swish has the name "silu"."""
     return ACTIVATIONS[one_of("an activation", name, ACTIVATIONS)]()
 
 

@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """A block of two 3×3 convolutions after normalisation and ReLU; a reshaping shortcut starts after a ReLU."""
+    """A block of two 3×3 convolutions, each after a ReLU; a shortcut that reshapes starts after the first ReLU."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _stages(net: nn.Module, block: type[nn.Module], blocks: Sequence[int], expan
 
 
 class ResNet(NormalizedNetwork):
-    """ResNet-18 (blocks "basic", 2 2 2 2), ResNet-50 ("bottleneck", 3 4 6 3) and similar networks.
+    """ResNet-18 (`block` "basic", `blocks` 2 2 2 2), ResNet-50 ("bottleneck", 3 4 6 3) and similar networks.
 
     Reference: He et al. 2016, Deep residual learning.
     """

@@ -11,7 +11,7 @@ EXPANSION = 4
 
 @shown_as("Bottleneck")
 class ResNeXtBottleneck(nn.Module):
-    """A residual block: 1×1, grouped 3×3 and 1×1 convolutions, each followed by batch normalisation; the shortcut."""
+    """A residual block: 1×1, grouped 3×3 and 1×1 convolutions, each before batch normalisation, and a shortcut."""
 
     def __init__(self, inside: int, planes: int, cardinality: int, base: int, stride: int) -> None:
         super().__init__()

@@ -58,8 +58,7 @@ class WideGroup(nn.Module):
 class WideResNet(NormalizedNetwork):
     """WideResNet-`depth`-`width`.
 
-    With `spare` the network has an unused copy of the first group, as in the code of TRADES, which many checkpoints
-    use.
+    With `spare` the network has an unused copy of the first group, as in the code of TRADES and in many checkpoints.
 
     Reference: Zagoruyko & Komodakis 2016, Wide residual networks.
     """
