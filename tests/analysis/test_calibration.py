@@ -179,7 +179,7 @@ def test_runs_of_something_else_are_refused(world: tuple[Run, brinell.Problem]) 
     model = linear_world(classes=3, shape=(1, 4, 4), n=40, seed=3).classifier
     with pytest.raises(RunError, match="another input"):
         calibration(model, brinell.Problem(data.x.flip(0), data.y), run)
-    with pytest.raises(RunError, match="no such sample"):
+    with pytest.raises(RunError, match="an id that the Run lacks"):
         calibration(model, brinell.Problem(data.x, data.y, range(100, 140)), run)
 
 

@@ -105,7 +105,7 @@ def test_adversarial_inputs_from_a_threat_and_from_runs(tmp_path: Path) -> None:
     assert made.adversarial.members.k <= stored.clean.members.k
     assert made == privacy(world.classifier, members, others, threat=brinell.Linf(0.02))
     assert len(made.findings().tables[0].columns) == 3
-    with pytest.raises(RunError, match="no such sample"):
+    with pytest.raises(RunError, match="an id that the Run lacks"):
         privacy(world.classifier, members, others, runs=(runs[1], runs[0]))
 
 

@@ -212,7 +212,7 @@ def test_one_logit(norm, shape):
     run = brinell.evaluate(model, (world.x, world.y), threat(norm, eps), "apgd", progress=False)
     assert run.robust_accuracy.value == pytest.approx(truth)
     assert 0.1 < truth < 0.9
-    assert any("minimum-margin used" in note for note in run.manifest["notes"])
+    assert any("minimum-margin is used" in note for note in run.manifest["notes"])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 5])
@@ -223,7 +223,7 @@ def test_few_classes(classes):
     run = brinell.evaluate(world.classifier, (world.x, world.y), L2(eps), plan, progress=False)
     notes = " ".join(run.manifest["notes"])
     assert run.attacks == ["apgd-dlr", "apgd-dlr-targeted"], "the names stay"
-    assert ("margin used" in notes) == (classes < 4)
+    assert ("margin is used" in notes) == (classes < 4)
     assert f"{classes - 1} instead of 9 targets" in notes
     assert run.robust_accuracy.value == pytest.approx(truth)
     stages = {s["name"]: s for s in run.manifest["identity"]["plan"]["stages"]}

@@ -41,7 +41,7 @@ def test_every_norm_in_every_other():
 
 
 def test_a_curve_without_a_run_is_refused():
-    with pytest.raises(brinell.InputError, match="with its Run"):
+    with pytest.raises(brinell.InputError, match="with the path of its Run"):
         measured_in(Curve("L2", np.arange(2), np.ones(2)), None, "Linf")
 
 

@@ -125,7 +125,7 @@ def test_verifying_without_images_is_explained(pair: tuple[Run, Run], problem: P
     with pytest.raises(RunError, match="keeps its adversarials") as error:
         verify(pair[1], "demo", problem)
     assert "--no-images" in error.value.got
-    assert "Evaluate with the same arguments" in error.value.remedy
+    assert "Evaluate into another folder with the same arguments" in error.value.remedy
     with pytest.raises(RunError, match="keeps its adversarials"):
         pair[1].adversarials()
 

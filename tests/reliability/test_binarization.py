@@ -386,7 +386,7 @@ def test_randomised_models_are_judged_by_majority():
         ({"corners": True, "t": brinell.L2(0.5)}, brinell.ThreatError, "corners"),
         ({"t": brinell.L2()}, brinell.ThreatError, "with a finite radius"),
         ({"t": brinell.L0(5)}, brinell.ThreatError, "Linf, L2 or L1"),
-        ({"random_queries": 0}, brinell.InputError, "random points"),
+        ({"random_queries": 0}, brinell.InputError, "at least 1 random point per sample"),
     ],
 )
 def test_mistakes_are_told_with_a_remedy(options, error, text):
@@ -402,8 +402,8 @@ def test_pytest_does_not_take_it_for_a_test(request):
 # --------------------------------------------------------------------------------------------------------- command line
 
 
-def run(*args: str):
-    common = {"--model": "demo", "--data": "demo", "--eps": "0.1", "--n": "6", "--inner": "49"}
+def run(*args: str, model: str = "demo"):
+    common = {"--model": model, "--data": "demo", "--eps": "0.1", "--n": "6", "--inner": "49"}
     return CliRunner().invoke(app, ["test-attack", "--quiet", *(v for pair in common.items() for v in pair), *args])
 
 
@@ -434,7 +434,7 @@ def test_the_program_writes_json_and_fails_for_a_failing_attack(tmp_path):
         "    def forward(self, x):\n        return 1000 * self.net(x)\n"
         "def make():\n    return Loud().eval()\n"
     )
-    weak = run("--model", f"{file}:make", "--plan", "pgd20", "--kappa", "0.999", "--json")
+    weak = run("--plan", "pgd20", "--kappa", "0.999", "--json", model=f"{file}:make")
     found = json.loads(weak.output)
     assert weak.exit_code == 1 and found["verdict"] == "failed" and found["warnings"]
     assert np.isfinite(found["score"])

@@ -43,5 +43,5 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
 def test_lengths_are_checked() -> None:
     with pytest.raises(ValueError, match="every row must have 2 cells"):
         Table("T", ("a", "b"), ((1,),))
-    with pytest.raises(ValueError, match="different lengths"):
+    with pytest.raises(ValueError, match="must have the same length"):
         Series("S", (1.0,), (1.0, 2.0))

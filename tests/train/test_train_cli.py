@@ -116,7 +116,7 @@ def test_data_of_its_own_for_validation(program: Any, here: Path) -> None:
 
 
 CASES: dict[str, tuple[tuple[str, ...], str]] = {
-    "unknown network": ((*BASE[:2], "resnet19", *BASE[3:]), "resnet18), FILE.py:FACTORY"),
+    "unknown network": ((*BASE[:2], "resnet19", *BASE[3:]), "wide-resnet-34-10), FILE.py:FACTORY"),
     "missing data": ((*BASE[:4], "nothing.npz", *BASE[5:]), "does not exist"),
     "labels out of range": ((*BASE[:4], "labels.npz", *BASE[5:]), "labels in 0..9"),
     "unknown method": ((*ON, "--method", "pdg"), "'pgd'"),
