@@ -4,9 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+import brinell
+from brinell.cli.commands import curve as command
 from brinell.cli.main import app
+from brinell.curves import Curve
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -38,6 +42,30 @@ def test_transfer(tmp_path):
     assert names[4:6] == ["demo (1), attacked in Linf", "demo (1), attacked in L2"]
     refused = CliRunner().invoke(app, [*common, "--norm", "L2", "--transfer"])
     assert refused.exit_code == 2 and "two norms" in refused.output
+
+
+def test_curves_without_a_finite_median_are_shown_without_radii(capsys):
+    for distances in ([0.5, np.inf, np.inf], [0.0, 0.0, 0.3]):
+        command.show([Curve("L2", np.arange(3), np.array(distances), "net")], [], Console())
+        told = capsys.readouterr().out
+        assert "net" in told and "eps =" not in told and "choose radii with --eps" in told
+
+
+def test_norms_are_checked_before_the_attacks_and_repeats_are_dropped(monkeypatch):
+    measured = []
+
+    def quick(m, problem, norm, *a, **o):
+        measured.append(norm)
+        return Curve(norm, np.arange(4), np.ones(4), "demo")
+
+    monkeypatch.setattr(command, "curve", quick)
+    common = ["curve", "-m", "demo", "-d", "demo", "--n", "4", "--norm", "L2", "--norm", "L2", "-q"]
+    done = CliRunner().invoke(app, [*common, "--norm", "L0", "--plan", "paper-curves"])
+    assert isinstance(done.exception, brinell.PlanError) and "work in L0" in str(done.exception) and not measured
+    told = run(*common, "--norm", "Linf")
+    assert measured == ["L2", "Linf"] and told.count("robust error, L2") == 1
+    done = CliRunner().invoke(app, [*common, "--transfer"])
+    assert "two norms" in done.output
 
 
 def test_distances_as_picture_and_files(tmp_path):

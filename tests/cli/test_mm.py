@@ -87,7 +87,7 @@ def test_targets_and_steps(arguments: tuple[str, ...], part: Any, name: str, bri
     ("arguments", "message"),
     [
         (("--plan", "pgd20", "--targets", "3"), "a plan with targets"),
-        (("--plan", "mm3", "--targets", "0"), "at least 1 target"),
+        (("--plan", "mm3", "--targets", "0"), "at least 1 target, got 0 targets. Write e.g. --targets 3"),
         (("--plan", "autoattack", "--targets", "3"), "fixed ensembles"),
         (("--plan", "fast", "--steps", "5"), "fixed ensembles"),
         (("--plan", "fab-t", "--steps", "5"), "gradient attacks with steps"),
@@ -108,7 +108,9 @@ def test_targets_and_steps_that_make_no_sense(
 
 def test_more_targets_than_wrong_classes_are_cut_with_a_note(brinell: Any, here: Path) -> None:
     assert brinell("evaluate", *DEMO, "--plan", "mm3-f10", "--targets", "12", "--steps", "1", "--out", "run")[0] == 0
-    assert any("9 instead of 12 targets" in note for note in Run.open(here / "run").notes)
+    run = Run.open(here / "run")
+    assert any("9 instead of 12 targets" in note for note in run.notes)
+    assert run.identity.plan.name == "mm3-f10, 9 targets, 1 steps"
 
 
 @pytest.mark.usefixtures("short")

@@ -15,6 +15,9 @@ from brinell.cli.main import app
 from brinell.core.threat import Linf, threat
 from brinell.ops import rng
 from brinell.reliability.traces import logit_scales, trace
+from brinell.reliability.traces.logit_scale import LogitScale, LogitScales
+from brinell.reliability.traces.trace import Trace, Traces
+from brinell.results import Proportion
 from brinell.testing import linear_world
 
 EPS = 0.1
@@ -124,3 +127,36 @@ def test_the_commands(tmp_path: Path) -> None:
     made = runner.invoke(app, [*scaled, "--csv", str(files["csv"])])
     assert made.exit_code == 0, made.output
     assert [line.split(",")[0] for line in files["csv"].read_text().splitlines()] == ["scale", "1", "0.01"]
+
+
+def test_targeted_losses_are_refused_since_no_target_is_chosen(data: brinell.Problem) -> None:
+    with pytest.raises(brinell.PlanError, match=r"an untargeted loss among .*dlr-targeted"):
+        logit_scales("demo", data, Linf(EPS), [1], attack=PGD(2, loss="dlr-targeted"))
+    with pytest.raises(brinell.PlanError, match="an untargeted loss"):
+        trace("demo", data, Linf(EPS), [APGD(2, "dlr-targeted")])
+
+
+def test_data_without_a_correct_sample_is_refused() -> None:
+    x, y = torch.full((3, 4), 0.4), torch.ones(3, dtype=torch.long)
+    model = brinell.wrap(Saturated(1.0).eval())  # predicts class 0 for all
+    for call in (lambda: trace(model, (x, y), Linf(EPS), steps=[2]), lambda: logit_scales(model, (x, y), Linf(EPS))):
+        with pytest.raises(brinell.InputError, match="0 of 3 samples classified correctly"):
+            call()
+
+
+def test_the_summaries_name_ties() -> None:
+    def summary(*robust: int) -> str:
+        made = tuple(Trace(f"a{i}", "ce", None, (0.0, 1.0), (9, k), 10) for i, k in enumerate(robust))
+        return Traces("m", "t", Proportion(9, 10), (1,), made).findings().summary
+
+    assert summary(5, 5, 5).endswith("n = 10, by all 3 attacks.")
+    assert summary(6, 5, 5).endswith("by a1, 1 steps, on the loss ce and by a2, 1 steps, on the loss ce.")
+    assert summary(6, 5, 7).endswith("by a1, 1 steps, on the loss ce.")
+
+    def scales(*robust: int) -> str:
+        made = tuple(LogitScale(10.0**i, 0, Proportion(0, 9), Proportion(k, 10)) for i, k in enumerate(robust))
+        return LogitScales("m", "t", "pgd", "ce", Proportion(9, 10), made).findings().summary
+
+    assert scales(5, 5).endswith("and pgd leaves 50.0 % [23.7, 76.3], n = 10 at all 2 scales.")
+    found = scales(5, 5, 8)
+    assert "but pgd leaves between 50.0 %" in found and "(divided by 1 or 10) and 80.0 %" in found

@@ -181,8 +181,8 @@ def Targets(
     (2, 1)
     """
     if k < 1:
-        remedy = f"Leave k out for the default of {DEFAULT_TARGETS}."
-        raise PlanError(expected="at least 1 target", got=f"k = {k}", remedy=remedy)
+        remedy = "Write e.g. --targets 3, in Python targets=3 or Targets(attack, k=3)."
+        raise PlanError(expected="at least 1 target", got=f"{k} targets", remedy=remedy)
     size = None if radius is None else parse_eps(radius)
     return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=size)
 

@@ -18,11 +18,14 @@ from brinell.curves.curve import Curve, smallest_distances
 from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
-from brinell.evaluation.plan import adapt
+from brinell.evaluation.plan import adapt, require_suitable
 from brinell.results import Run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+# More classes than the targets of any plan.
+MANY = 1000
 
 
 def curve(
@@ -62,6 +65,14 @@ def curve(
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
     path = runs[-1].path if runs else None
     return Curve(norm, ids, np.array([best[i] for i in ids.tolist()]), model.name, hashes, attacks, path, notes)
+
+
+def require_norms(plan: Any, norms: Sequence[str], data: Problem) -> None:
+    """Raise an error if the plan has an attack that does not work in one of the norms, before any attack runs."""
+    for norm in norms:
+        threat = threat_of(norm, math.inf)
+        # The number of classes changes losses and targets, not norms.
+        require_suitable(adapt(coerce.as_plan(plan), threat, classes=MANY, image=len(data.shape()) == 3)[0], threat)
 
 
 def _samples(data: Problem) -> tuple[Any, tuple[str, ...]]:

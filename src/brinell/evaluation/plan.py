@@ -49,7 +49,12 @@ def with_targets(p: Plan, k: int) -> Plan:
     def change(stages: Stages) -> Stages:
         return tuple(Targets(s, k, ranked_by=s.ranked_by, radius=s.radius) if s.ranks else s for s in stages)
 
-    return replace(p.with_stages(change), name=f"{p.name}, {k} target{'s' * (k != 1)}")
+    return replace(p.with_stages(change), name=f"{p.name}{_target_text(k)}")
+
+
+def _target_text(k: int) -> str:
+    """Return the end of the name of a plan with k targets."""
+    return f", {k} target{'s' * (k != 1)}"
 
 
 def with_steps(p: Plan, steps: int | None = None, rel_step: float | None = None) -> Plan:
@@ -177,7 +182,10 @@ def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple
     notes: list[str] = []
     stages = (s if image else _flat(s, notes) for s in p.stages_for(threat))
     fitted = tuple(_fit(s, classes, notes) for s in stages)
-    return replace(p, stages=_numbered(fitted)), notes
+    asked, kept = (max((len(s.ranks) for s in part), default=0) for part in (p.stages_for(threat), fitted))
+    # The name that `with_targets` gave tells the number of targets that are attacked.
+    name = p.name if asked == kept else p.name.replace(_target_text(asked), _target_text(kept))
+    return replace(p, stages=_numbered(fitted), name=name), notes
 
 
 def _numbered(stages: Stages) -> Stages:

@@ -355,7 +355,7 @@ def logit_scale(
         list[float] | None,
         typer.Option(help="Divide the logits by this number. Repeat for several; default: 1, 10, 100, 1000."),
     ] = None,
-    loss: Annotated[str, typer.Option(help="Loss of the PGD attack.")] = "ce",
+    loss: Annotated[str, typer.Option(help="Untargeted loss of the PGD attack.")] = "ce",
     steps: Annotated[int, typer.Option(help="Steps of the PGD attack.")] = traces.logit_scale.ATTACK.steps,
     run: RunOption = None,
     csv: Csv = None,

@@ -17,6 +17,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import parse_eps
 from brinell.curves import Curve, NormTransfer, curve, order_across_norms, transfer_across_norms
 from brinell.curves.across_norms import TRANSFER
+from brinell.curves.measure import require_norms
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
 
@@ -58,10 +59,11 @@ def command(
         raise typer.BadParameter(
             "--known needs exactly one --model, because a Run belongs to one model: omit the other models."
         )
-    radii, norms = [parse_eps(e) for e in eps or ()], norm or ["L2"]
-    if transfer and len(set(norms)) < 2:
+    radii, norms = [parse_eps(e) for e in eps or ()], list(dict.fromkeys(norm or ["L2"]))
+    if transfer and len(norms) < 2:
         raise typer.BadParameter("--transfer needs at least two norms: --norm Linf --norm L2.")
     problem = load.data(data, n, None)
+    require_norms(plan, norms, problem)
     places = count()
 
     def measure(m: Classifier, _: object) -> list[Curve]:
@@ -104,13 +106,16 @@ def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple
     """Print one table per norm with the robust errors at the radii, then the radii at which curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
-        at = radii or [s * max(c.median for c in of_norm if c.median < float("inf")) for s in MULTIPLES]
+        largest = max((c.median for c in of_norm if 0 < c.median < float("inf")), default=None)
+        at = radii or ([] if largest is None else [s * largest for s in MULTIPLES])
         columns = ("model", ">clean error", *(f">eps = {e:.4g}" for e in at), ">median", ">unresolved")
         rows = (
             (c.name, _share(c.clean_error), *(_share(c.at(e)) for e in at), f"{c.median:.4g}", str(c.unresolved))
             for c in of_norm
         )
         print_table(make_table(f"robust error, {norm}, n = {of_norm[0].n}", columns, rows), console)
+        if not at:
+            print_lines(console, "No radius is shown, since every median is 0 or infinite: choose radii with --eps.")
         print_lines(console, *(str(a.crossings(b)) for a, b in combinations(of_norm, 2)))
     if moved:
         show_transfer(moved, console)

@@ -152,6 +152,13 @@ def test_attacks(
         levels = KAPPAS if values is None else tuple(sorted(values, reverse=True))
         tests = run_tests(classifier, problem, threat, plans, inner=inner, levels=levels, **common)
         return AttackTests(tuple(tests), sweep, _by_kappa(tests))
+    wrong = [v for v in values or () if v < 1 or v != int(v)]
+    if wrong:
+        raise InputError(
+            expected="whole numbers of inner points, at least 1",
+            got=", ".join(f"{v:g}" for v in wrong),
+            remedy="Pass e.g. values=[49, 99, 499] (--values 49,99,499).",
+        )
     counts = sorted({int(v) for v in values} if values is not None else {*(i for i in INNERS if i < inner), inner})
     points = []
     for count in counts:

@@ -20,6 +20,7 @@ from brinell.evaluation import coerce
 from brinell.evaluation.attack import attack as run_attack
 from brinell.ops.rowwise import flat
 from brinell.ops.types import Labels, Points
+from brinell.reliability.traces.trace import require_correct, require_untargeted
 from brinell.results import Proportion
 from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 
@@ -103,12 +104,17 @@ class LogitScales:
             *(tuple(100 * getattr(s.robust, k) for s in self.scales) for k in ("value", "low", "high")),
         )
         figure = Figure("Zero gradients and robust accuracy", "bars", "logits divided by", "%", (zeros, robust))
-        low, high = (f(self.scales, key=lambda s: s.robust.k) for f in (min, max))
-        summary = (
-            f"Clean accuracy: {self.clean}. All scales give the same decisions, but {self.attack} leaves between "
-            f"{low.robust} (divided by {low.scale:g}) and {high.robust} (divided by {high.scale:g})."
-        )
+        summary = f"Clean accuracy: {self.clean}. All scales give the same decisions, {self._summary()}."
         return AnalysisReport("logit-scale", "Scale of the logits", summary, (Table(title, columns, rows),), (figure,))
+
+    def _summary(self) -> str:
+        low, high = (f(s.robust.k for s in self.scales) for f in (min, max))
+        ends = [[s for s in self.scales if s.robust.k == k] for k in (low, high)]
+        if low == high:
+            count = f"all {len(self.scales)} scales" if len(self.scales) > 1 else "the only scale"
+            return f"and {self.attack} leaves {ends[0][0].robust} at {count}"
+        texts = [f"{e[0].robust} (divided by {' or '.join(f'{s.scale:g}' for s in e)})" for e in ends]
+        return f"but {self.attack} leaves between {texts[0]} and {texts[1]}"
 
     def to_csv(self) -> str:
         """Return CSV text with one line per scale."""
@@ -129,8 +135,8 @@ def logit_scales(
 
     Method: dividing all logits by a positive number changes no decision. Large logits saturate the cross-entropy: its
     gradient rounds to 0, and the attack cannot move. A scale below 1 enlarges the logits. The gradients of the attack's
-    loss are taken at correctly classified samples, in float32. `options` are `seed`, `slots` and `device`. Cost: one
-    attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
+    loss, which must be untargeted, are taken at correctly classified samples, in float32. `options` are `seed`, `slots`
+    and `device`. Cost: one attack on every sample per scale. Reference: Croce & Hein 2020, fig. 2.
 
     >>> import brinell
     >>> found = logit_scales("demo", brinell.data.load("demo", 8), brinell.Linf(0.1), [1, 0.001], attack=PGD(3))
@@ -143,6 +149,7 @@ def logit_scales(
             got=f"{list(scales)}",
             remedy="Pass e.g. scales=[1, 10, 100].",
         )
+    require_untargeted(attack.loss)
     execution = Execution.from_options(options, ComputeOptions)
     model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
     found = [_at_scale(DividedLogits(model, float(s)), data, threat, attack, progress, options) for s in scales]
@@ -155,10 +162,10 @@ def _at_scale(
 ) -> tuple[Proportion, LogitScale]:
     rows = run_attack(model, data, threat, attack, progress=progress, **options)
     correct = np.asarray(rows["clean_pred"]) == np.asarray(rows["label"])
+    require_correct(Proportion.of(correct))
     robust = correct & ~np.asarray(rows["broken"], dtype=bool)
     zeros, vanished = _zero_gradients(model, data, attack.loss, torch.from_numpy(correct))
-    share = float(zeros.mean()) if len(zeros) else float("nan")
-    return Proportion.of(correct), LogitScale(model.scale, share, vanished, Proportion.of(robust))
+    return Proportion.of(correct), LogitScale(model.scale, float(zeros.mean()), vanished, Proportion.of(robust))
 
 
 def _zero_gradients(

@@ -127,11 +127,12 @@ class Traces:
         return AnalysisReport("trace", "Traces", self._summary(), tables, self._figures())
 
     def _summary(self) -> str:
-        best = min(self.traces, key=lambda t: t.robust[-1])
-        return (
-            f"Clean accuracy: {self.clean}. The lowest robust accuracy is {best.accuracy(best.steps)}, by "
-            f"{best.name}, on the loss {best.loss}."
-        )
+        least = min(t.robust[-1] for t in self.traces)
+        best = [t for t in self.traces if t.robust[-1] == least]
+        lowest = f"Clean accuracy: {self.clean}. The lowest robust accuracy is {best[0].accuracy(-1)}, by "
+        if len(best) == len(self.traces) > 1:
+            return f"{lowest}all {len(best)} attacks."
+        return f"{lowest}{' and by '.join(f'{t.name}, on the loss {t.loss}' for t in best)}."
 
     def _figures(self) -> tuple[Figure, ...]:
         figures = []
@@ -216,6 +217,7 @@ def trace(
         )
         parts = [_trace_chunk(prepared, chunk) for chunk in prepared.chunks()]
     clean = Proportion(sum(correct for correct, _, _ in parts), sum(n for _, n, _ in parts))
+    require_correct(clean)
     made = []
     for i, t in enumerate(chosen):
         loss, broken = (torch.stack([part[i][k] for _, _, part in parts]).sum(0) for k in (0, 1))
@@ -228,14 +230,30 @@ def trace(
 
 def _expand(attack: str | AnyAttack, loss: str, budgets: Sequence[int], rel_steps: Sequence[float]) -> list[_Traced]:
     if isinstance(attack, Attack):
+        require_untargeted(attack.loss)
         return [_Traced(attack.name, None, attack)]
     one_of("an attack", attack, ATTACKS)
     loss = ALIASES.get(loss, loss)
-    one_of("a loss", loss, [*(name for name, known in LOSSES.items() if not known.targeted), *ALIASES])
+    require_untargeted(loss)
     if attack == "apgd":
         return [_Traced(attack, None, APGD(b, loss)) for b in budgets]
     kind = PGD if attack == "pgd" else MomentumPGD
     return [_Traced(attack, rel, kind(max(budgets, default=1), rel, loss)) for rel in rel_steps]
+
+
+def require_untargeted(loss: str) -> None:
+    """Raise an error if the loss is unknown or needs a target class, which traces and logit scales do not choose."""
+    one_of("an untargeted loss", loss, [*(name for name, known in LOSSES.items() if not known.targeted), *ALIASES])
+
+
+def require_correct(clean: Proportion) -> None:
+    """Raise an error if no sample is classified correctly: then there is nothing to attack."""
+    if clean.k == 0:
+        raise InputError(
+            expected="at least one correctly classified sample",
+            got=f"0 of {clean.n:,} samples classified correctly",
+            remedy="Check the labels, the preprocessing and the weights, or use more samples.",
+        )
 
 
 def _trace_chunk(prepared: PreparedEvaluation, chunk: Chunk) -> tuple[int, int, list[tuple[Tensor, Tensor]]]:
