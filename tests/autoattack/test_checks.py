@@ -5,12 +5,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from brinell import Linf, ModelError, attacks, wrap
+import brinell
+from brinell import L2, Linf, ModelError, attacks, wrap
 from brinell.models import bpda
+from brinell.models.demo import demo_net
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -299,6 +302,16 @@ def test_an_attack_that_stands_still_is_noticed(tiny: Any, data: Any, quiet: Any
     assert len(still) > 1
     (finding,) = [f for f in run.verdict.findings if f.anchor == "verdict.md#stood-still"]
     assert finding.message.startswith(f"The attack pgd-ce stood still on {len(still)} of ")
+
+
+@pytest.mark.parametrize("threat", [Linf(0.1), L2(1.0)])
+def test_saturated_losses_stand_still_on_images(threat: Any, quiet: Any) -> None:
+    """A random start in Linf lies on the surface of the ball in some coordinate; without a gradient it stays there."""
+    net = Changed(demo_net(), after=lambda z: 1e6 * z).eval()
+    run = quiet(net, brinell.data.load("demo")[:24], threat, "pgd20")
+    attacked = int((np.asarray(run.rows()["attack"]) == "pgd-ce").sum())
+    still = [flags for flags in run.rows()["flags"].to_pylist() if "stood still" in flags]
+    assert len(still) > 0.8 * attacked
 
 
 def test_very_large_logits_are_finite(tiny: Any, data: Any, quiet: Any, level: Any) -> None:

@@ -152,6 +152,8 @@ def test_a_model_that_guesses_has_nothing_to_break(
         (np.arange(200) % 9, 10, 1, True),  # 200 random samples miss a class once in 140 million draws
         (np.arange(40) % 9, 10, 1, False),  # 40 random samples miss one in 15 % of all draws
         (np.arange(40) % 5, 10, 5, True),  # but never five
+        (np.zeros(10), 10, 9, True),  # ten samples of one class
+        (np.zeros(50), 1000, 999, True),  # the first 50 files of ImageNet
         (np.arange(5000) // 50, 1000, 900, True),  # the first 5,000 files of ImageNet in sorted order
         (np.zeros(200), 2, 1, False),  # one class of two
         (np.arange(5000) % 997, 1000, 3, False),  # RobustBench's list
@@ -164,14 +166,21 @@ def test_classes_of_the_model_without_samples(tmp_path, world, labels, classes: 
     assert len(found) == warns and all(f"{missing:,} of the {classes:,} classes" in message for message in found)
 
 
-def test_the_chance_of_missing_classes_is_above_that_of_drawn_samples() -> None:
-    rng = np.random.default_rng(0)
-    draws = np.array([10 - len(np.unique(rng.integers(0, 10, 30))) for _ in range(4000)])
-    for missing in (1, 2, 3):
-        assert np.mean(draws >= missing) <= missing_by_chance(10, 30, missing) <= 30 * np.mean(draws >= missing) + 0.01
-    assert missing_by_chance(10, 30, 0) == 1 and missing_by_chance(1, 5, 1) == 0
+def test_the_chance_of_missing_classes_bounds_the_exact_one() -> None:
+    """Against the exact distribution of the number of classes drawn, by recursion over the samples."""
+    for classes, n in ((10, 10), (10, 30), (10, 40), (25, 60), (100, 30)):
+        exact = np.zeros(classes + 1)
+        exact[0] = 1.0
+        for _ in range(n):
+            drawn = np.arange(classes + 1) / classes
+            exact = exact * drawn + np.concatenate([[0.0], exact[:-1] * (1 - drawn[:-1])])
+        for missing in range(classes):
+            truth = exact[: classes - missing + 1].sum()
+            bound = missing_by_chance(classes, n, missing)
+            assert bound >= truth * (1 - 1e-9)
+            assert missing == 0 or truth > 1e-6 or bound < 1e-3, (classes, n, missing)
     # A manifest may say anything: this takes no time.
-    assert missing_by_chance(10**400, 5, 10**400) > 0.9
+    assert missing_by_chance(10**400, 5, 10**400) == 0.0
 
 
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:

@@ -13,6 +13,7 @@ from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
+from brinell.ops.rowwise import flat
 
 # A point whose distance is below this share of eps is strictly inside the ball.
 INSIDE = 0.99
@@ -55,9 +56,11 @@ class BestSoFar:
             keep = (live & allowed & near if self.failed else within) & (margin > best.adv_margin)
         # A minimum-norm attack passes through points outside the ball; their margins and losses count too.
         counts = live & allowed & (near | self.nearest)
-        # On the surface of the ball an attack may rightly come to rest; inside, it only rests where gradients vanish.
-        inside = (distance < INSIDE * ball.eps) | self.nearest
-        still = torch.where(live, (best.still + 1) * (inside & (margin == best.last)), best.still)
+        # On the surface of the ball an attack may rightly come to rest, but not without a gradient.
+        free = (distance < INSIDE * ball.eps) | self.nearest
+        if a.grad is not None:
+            free = free | ~flat(a.grad).any(1)
+        still = torch.where(live, (best.still + 1) * (free & (margin == best.last)), best.still)
         return replace(
             best,
             x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),

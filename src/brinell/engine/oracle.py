@@ -141,6 +141,7 @@ class Oracle:
     precision: str = FLOAT32
     sizes: tuple[int, ...] = ()
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
+    _float32: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
     compiled = False
 
@@ -211,6 +212,14 @@ class Oracle:
             self._sized[block] = self.with_block(block)
         return self._sized[block]
 
+    def in_float32(self) -> "Oracle":
+        """Return an oracle of the same classifier whose queries are in float32; later calls return the same oracle."""
+        if self.precision == FLOAT32:
+            return self
+        if self._float32 is None or self._float32.block != self.block:
+            self._float32 = replace(self, precision=FLOAT32, sizes=())
+        return self._float32
+
     def with_block(self, block: int) -> "Oracle":
         """Return the same oracle with blocks of this size."""
         return replace(self, block=block)
@@ -218,7 +227,9 @@ class Oracle:
     def padded(self, n: int) -> int:
         """Return the number of rows that n rows take in calls of the model, with their padding.
 
-        >>> Oracle(None, 32, sizes=(4, 12)).padded(37)  # 32 rows, then 5 in a call of 12
+        >>> import brinell
+        >>> model = brinell.models.load("fashion-mnist/Linf/Demo")
+        >>> Oracle(model, 32, sizes=(4, 12)).padded(37)  # 32 rows, then 5 in a call of 12
         44
         """
         whole, rest = divmod(n, self.block)

@@ -128,10 +128,14 @@ def _first_output(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, floa
 def _exact_sizes(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, device: torch.device) -> tuple[int, ...]:
     """Return the `sizes` of the oracle: none on accelerators, for models that read sample ids, or for short plans."""
     queries = sum(s.attack.queries * len(s.attempts()) for s in plan.stages_for(threat))
-    if device.type != "cpu" or oracle.classifier.per_sample or queries < WORTHWHILE:
+    randomised = plan.draws > 1 or oracle.classifier.per_sample
+    if device.type != "cpu" or randomised or queries < WORTHWHILE:
         return ()
-    rows = slice(0, oracle.block)
-    return exact_sizes(oracle, first.x[rows].to(device), first.y[rows].to(device), plan.needs_gradients)
+    rows, gradients = slice(0, oracle.block), plan.needs_gradients and oracle.classifier.differentiable
+    try:
+        return exact_sizes(oracle, first.x[rows].to(device), first.y[rows].to(device), gradients)
+    except RuntimeError:
+        return ()  # the checks that follow say what is wrong with the model
 
 
 def _fitted(plan: Plan, threat: Threat, problem: Problem, first: Chunk, classes: int) -> tuple[Plan, list[str]]:

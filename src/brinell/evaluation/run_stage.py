@@ -80,10 +80,15 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 
 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
-    """Return the oracle with the block size for the stage, which depends on early ends and the number of attempts."""
+    """Return the oracle of a stage, with the block size for its early ends and its number of attempts.
+
+    Minimum-norm attacks in L1 and L0 query in float32: a step moves few coordinates, and rounding changes which.
+    """
+    exact = stage.attack.minimum_norm and context.threat.norm.sparse
+    oracle = context.oracle.in_float32() if exact else context.oracle
     if stage.attack.abandons_early:
-        return context.oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
-    return context.oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else context.oracle
+        return oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
+    return oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else oracle
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:

@@ -121,16 +121,18 @@ BINARY, MOST_CLASSES = 2, 10**9
 def missing_by_chance(classes: int, n: int, missing: int) -> float:
     """Return an upper bound on the probability that n samples, drawn uniformly, miss at least `missing` classes.
 
-    Method: the number of missing classes is nearly Poisson with mean K (1 - 1/K)^n. The bound is Chernoff's.
+    Method: the samples then lie in d = K - `missing` classes, and there are C(K, d) ways to choose these; each has the
+    probability (d / K)^n.
 
-    >>> missing_by_chance(1000, 5000, 900) < 1e-9, missing_by_chance(1000, 5000, 3)
+    >>> missing_by_chance(1000, 50, 999) < 1e-9, missing_by_chance(1000, 5000, 3)
     (True, 1.0)
     """
     classes, missing = min(classes, MOST_CLASSES), min(missing, MOST_CLASSES)
-    mean = classes * (1 - 1 / classes) ** n
-    if missing <= mean:
-        return 1.0
-    return math.exp(missing - mean - missing * math.log(missing / mean)) if mean > 0 else 0.0
+    present = classes - missing
+    if present <= 0:
+        return float(missing == 0)
+    ways = math.lgamma(classes + 1) - math.lgamma(present + 1) - math.lgamma(missing + 1)
+    return math.exp(min(0.0, ways + n * math.log(present / classes)))
 
 
 def _missing_classes(run: "Run") -> Iterable[str]:
