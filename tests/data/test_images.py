@@ -161,7 +161,7 @@ def test_labels_need_every_class_folder(tmp_path: Path) -> None:
         ("", "no lines"),
         ("cat/1.png\ncow/1.png", "cow/1.png"),
         ("1.png", "1.png"),
-        ("cat/9.png\ncat/1.png", r"1 missing, e\.g\. cat/9\.png"),
+        ("cat/9.png\ncat/1.png", r"1 missing pictures, e\.g\. cat/9\.png"),
         ("../../cat/1.png", None),
     ],
 )

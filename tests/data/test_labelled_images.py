@@ -45,7 +45,7 @@ def test_traffic_signs(tmp_path: Path) -> None:
         "43 images instead of 39,209",
     ]
     (tmp_path / "GTSRB" / "Final_Test" / "Images" / "00001.ppm").unlink()
-    with pytest.raises(InputError, match=r"1 missing, e\.g\. 00001\.ppm"):
+    with pytest.raises(InputError, match=r"1 missing pictures, e\.g\. 00001\.ppm"):
         load("gtsrb", root=tmp_path)
     (tmp_path / "GT-final_test.csv").write_text("Filename,ClassId\n")
     (tmp_path / "GT-final_test.csv").write_text("Filename,ClassId\n00000.ppm,1\n")

@@ -440,7 +440,7 @@ def test_odd_names_become_parts_of_file_names(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_radius_has_no_place(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="one radius"):
+    with pytest.raises(RunError, match="a Run with a radius"):
         entry_of_run(copy_of_run(tmp_path / "run", threat__eps=None))
 
 
@@ -488,7 +488,7 @@ def test_what_a_record_leaves_out_the_run_beside_it_says(tmp_path: Path) -> None
 
 def test_a_mask_of_ones_own_has_no_place(tmp_path: Path) -> None:
     mask = {"shape": [1, 2, 2], "bits": "gA=="}
-    with pytest.raises(RunError, match="with a mask"):
+    with pytest.raises(RunError, match="which has a mask"):
         entry_of_run(copy_of_run(tmp_path / "run", threat__mask=mask))
 
 
@@ -548,7 +548,7 @@ def test_folders_of_other_things_are_refused(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("somebody's page")
     with pytest.raises(InputError, match="other files"):
         build(out=tmp_path)
-    with pytest.raises(InputError, match="a file"):
+    with pytest.raises(InputError, match="the file"):
         build(out=tmp_path / "index.html")
     assert (tmp_path / "index.html").read_text() == "somebody's page"
     with pytest.raises(InputError, match="at least one Run or record"):

@@ -65,7 +65,7 @@ def test_more_than_the_network_needs_is_ignored_where_the_card_says_so() -> None
     fill(net, named, keys, "tiny")
     assert torch.equal(net.state_dict()["fc.bias"], named["fc.bias"])
     del named["fc.bias"]
-    with pytest.raises(ModelError, match="1 missing"):
+    with pytest.raises(ModelError, match="1 tensors missing"):
         fill(net, named, keys, "tiny")
 
 
