@@ -593,5 +593,5 @@ def test_a_mask_is_told_with_the_threat(tmp_path: Path) -> None:
     assert "Under Linf perturbations of 1 of 784 values of size eps = 0.1" in told.sentence()
     assert "Linf of 1 of 784 values, eps = 0.1" in brinell.report.text([told], "md")
     assert "under Linf(eps=0.1, mask of 1 of 784 values)" in str(review([tmp_path / "run"], "demo", data, rerun=0))
-    with pytest.raises(RunError, match="with a mask"):
+    with pytest.raises(RunError, match="which has a mask"):
         records.of_run(told, "demo", "Linf", "Mine")
