@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -57,6 +58,22 @@ def import_extra(module: str, extra: str, what: str) -> Any:
     except ImportError:
         remedy = f"Install it: pip install 'brinell[{extra}]'."
         raise MissingExtra(expected=what, got="an installation without it", remedy=remedy) from None
+
+
+def check_output_paths(*paths: Path | None) -> None:
+    """Raise an error if a file to write has no folder or is a folder itself, before long computations.
+
+    >>> check_output_paths(None, Path("missing/a.csv"))
+    Traceback (most recent call last):
+    brinell.errors.InputError: expected a file in an existing folder, got missing/a.csv. Make the folder missing first.
+    """
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            remedy = f"Make the folder {path.parent} first."
+            raise InputError(expected="a file in an existing folder", got=str(path), remedy=remedy)
+        if path is not None and path.is_dir():
+            remedy = f"Name a file, e.g. {path / 'result'}{path.suffix}."
+            raise InputError(expected="a file to write", got=f"{path}, which is a folder", remedy=remedy)
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,14 @@ from torch import nn
 
 import brinell
 from brinell import analysis
-from brinell.analysis.across_models import across_models, across_runs, distinct, model_folder, rank_correlation
+from brinell.analysis.across_models import (
+    across_models,
+    across_runs,
+    distinct,
+    model_folder,
+    model_folders,
+    rank_correlation,
+)
 from brinell.analysis.plot import plot
 from brinell.errors import ModelError
 from brinell.models import zoo
@@ -77,6 +84,8 @@ def test_a_model_that_fails_does_not_stop_the_others(data: brinell.Problem) -> N
     assert "no.py:net" in found.findings().summary
     with pytest.raises(ModelError, match=r"no\.py"):
         across_models(["no.py:net"], lambda m, _: analysis.detection(m, data))
+    with pytest.raises(ModelError, match=r"2 models with errors.*\(1\) no\.py:net: .*\(2\) other\.py:net: "):
+        across_models(["no.py:net", "other.py:net"], lambda m, _: analysis.detection(m, data))
 
 
 def test_the_robust_accuracy_of_a_zoo_model_is_the_published_one() -> None:
@@ -139,6 +148,9 @@ def test_names_and_folders_are_distinct(tmp_path: Path) -> None:
     folders = {model_folder(tmp_path, m) for m in (first, second)}
     assert len(folders) == 2 and all(f and f.parent == tmp_path for f in folders)
     assert model_folder(None, first) is None
+    folder = model_folders(tmp_path)
+    given = [folder(m) for m in (first, second, first)]
+    assert given == [model_folder(tmp_path, first), model_folder(tmp_path, second), tmp_path / f"{given[0].name}-2"]
 
 
 def test_names_stand_beside_the_points(data: brinell.Problem, runs: Path, tmp_path: Path) -> None:

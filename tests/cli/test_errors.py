@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import brinell as package
+from brinell.cli._shared import load
 
 ON = ("evaluate", "-m", "demo", "-d", "data.npz", "--plan", "fgsm", "--eps")
 
@@ -126,3 +127,23 @@ def test_the_real_program(here: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: expected a Linf eps of at most 1")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "distances -d demo --csv no/a.csv",
+        "distances -d demo --plot no/a.svg",
+        "corruptions -m demo -d demo --csv no/a.csv",
+        "analyze trace -m demo -d demo --eps 0.1 --csv no/a.csv",
+        "analyze trace -m demo -d demo --eps 0.1 --json no/a.json",
+        "analyze logit-scale -m demo -d demo --eps 0.1 --csv no/a.csv",
+        "analyze logit-scale -m demo -d demo --eps 0.1 --plot no/a.svg",
+    ],
+)
+def test_the_folder_of_a_file_to_write_is_checked_before_the_work(
+    words: str, brinell: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "data", lambda *a: pytest.fail("the data were read before the path was checked"))
+    code, _, err = brinell(*words.split())
+    assert code == 2 and "a file in an existing folder" in err and "Make the folder no first." in err

@@ -1,6 +1,7 @@
 """Apply one analysis to many models, and show the results in one table and in figures with one point per model."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,7 +116,7 @@ def across_models(
     `models` holds classifiers, names of models, patterns such as "zoo:cifar10/Linf/*", text files with one name per
     line, folders of Runs, or texts NAME=MODEL. `measure(classifier, run)` gets the first of `runs` (Runs or folders of
     Runs) that belongs to the classifier, or None. The figures use the robust accuracy of the result if it has one, else
-    of the Run, else the published value of a zoo model. If every model fails, the first error is raised.
+    of the Run, else the published value of a zoo model. If every model fails, an error with all messages is raised.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 40)
@@ -158,10 +159,23 @@ def _collected(calls: Iterable[tuple[str, Callable[[], ModelResult[T]]]]) -> Mod
         except Exception as error:  # a network of the user may raise anything
             found = ModelResult(name, error=_as_error(error))
         results.append(replace(found, model=distinct(found.model, [m.model for m in results])))
-    errors = [m.error for m in results if m.error is not None]
-    if errors and len(errors) == len(results):
-        raise errors[0]
-    return ModelResults(tuple(results))
+    found_all = ModelResults(tuple(results))
+    if found_all.failed and not found_all.measured:
+        raise _joined(found_all.failed)
+    return found_all
+
+
+def _joined(failed: Sequence[ModelResult[Any]]) -> BrinellError:
+    """Return the error of all models if it is the same, else an error with the message of every model."""
+    errors = [m.error for m in failed if m.error is not None]
+    if len(set(map(str, errors))) == 1:
+        return errors[0]
+    kinds = {type(error) for error in errors}
+    return (kinds.pop() if len(kinds) == 1 else ModelError)(
+        expected="at least one model that can be measured",
+        got=f"{len(errors)} models with errors",
+        remedy=" ".join(f"({i}) {m.model}: {m.error}" for i, m in enumerate(failed, 1)),
+    )
 
 
 def _as_error(error: Exception) -> BrinellError:
@@ -203,6 +217,19 @@ def distinct(name: str, taken: Iterable[str]) -> str:
 def model_folder(out: Path | None, model: Classifier) -> Path | None:
     """Return a folder in `out` for the model's Runs, called after its name and fingerprint; None without `out`."""
     return None if out is None else out / f"{file_name(model.name)}-{model.fingerprint[:8]}"
+
+
+def model_folders(out: Path | None) -> Callable[[Classifier], Path | None]:
+    """Return `model_folder` in `out` as a function of the model; if a model comes again, its folder has a number."""
+    counts: Counter[Path] = Counter()
+
+    def folder(model: Classifier) -> Path | None:
+        if (path := model_folder(out, model)) is None:
+            return None
+        counts[path] += 1
+        return path if counts[path] == 1 else path.with_name(f"{path.name}-{counts[path]}")
+
+    return folder
 
 
 def _robust(result: Any, run: Run | None, name: str) -> Measure | None:

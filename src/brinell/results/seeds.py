@@ -1,4 +1,4 @@
-"""The same evaluation with several seeds: mean and standard deviation of the robust accuracy."""
+"""The same evaluation with several seeds: mean, interval and standard deviation of the robust accuracy."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from brinell.results import row_queries
 from brinell.results.analyses import AnalysisReport, Cell, Measure, Table
-from brinell.results.statistics import Interval, Proportion
+from brinell.results.statistics import Interval, Proportion, wilson
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -46,21 +46,33 @@ class SeedRuns:
         return Proportion(len(set.intersection(*survivors)), len(row_queries.samples(self.runs[0].numbers())))
 
     def __str__(self) -> str:
-        spread = f"{100 * self.mean:.2f} % ± {100 * self.deviation:.2f} over {len(self.runs)} seeds"
-        return f"Robust accuracy {spread}; {self.worst} if a sample must withstand every seed"
+        p, low, high = self.robust_accuracy, 100 * min(self.accuracies), 100 * max(self.accuracies)
+        text = f"Robust accuracy {100 * p.value:.2f} % [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,} samples"
+        if len(self.runs) == 1:
+            return f"{text}, with one seed"
+        spread = "the same with every seed"
+        if low < high:
+            spread = f"from {low:.2f} to {high:.2f} % by seed, standard deviation {100 * self.deviation:.2f} points"
+        every = f"{self.worst} if a sample must withstand every seed"
+        return f"{text}, mean over {len(self.runs)} seeds ({spread}); {every}"
 
     @property
     def robust_accuracy(self) -> Interval:
-        """The mean robust accuracy; the bounds are the smallest and the largest robust accuracy of a seed."""
+        """The mean robust accuracy with its 95 % interval for the n samples, which are the same with every seed.
+
+        Wilson's interval of the mean number of robust samples among n. Averaging a sample's outcomes over seeds only
+        lowers their variance, so the interval is rather too wide than too narrow.
+        """
         n = self.runs[0].robust_accuracy.n
-        return Interval(self.mean, min(self.accuracies), max(self.accuracies), n)
+        k = sum(run.robust_accuracy.k for run in self.runs) / len(self.runs)
+        return Interval(self.mean, *wilson(k, n), n)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Return the deviation over seeds and the worst case, for a table of many models."""
-        return (
-            Measure("standard deviation over seeds, points", 100 * self.deviation),
-            Measure.percent("robust under every seed, %", self.worst),
-        )
+        """Return the deviation over seeds (not with one seed) and the worst case, for a table of many models."""
+        every = Measure.percent("robust under every seed, %", self.worst)
+        if len(self.runs) == 1:
+            return (every,)
+        return Measure("standard deviation over seeds, points", 100 * self.deviation), every
 
     def findings(self) -> AnalysisReport:
         """Return a report: a table with one row per seed."""
@@ -71,5 +83,5 @@ class SeedRuns:
             rows.append((run.identity.seed, round(100 * p.value, 2), interval, p.n, round(cost.seconds, 1)))
         columns = ("seed", "robust accuracy, %", "95 % interval", "n", "seconds")
         first = self.runs[0].identity
-        title = f"{first.model.name}, plan {first.plan.name}, {len(rows)} seeds"
+        title = f"{first.model.name}, plan {first.plan.name}, {len(rows)} seed{'s' * (len(rows) != 1)}"
         return AnalysisReport("seeds", "Several seeds", f"{self}.", (Table(title, columns, tuple(rows)),))

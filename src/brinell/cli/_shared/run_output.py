@@ -26,10 +26,11 @@ def output_seeds(found: SeedRuns, output: PrintFlags) -> None:
     """Print Runs with different seeds as JSON, or as a table with mean and standard deviation."""
 
     def plain() -> dict[str, object]:
-        p = found.worst
+        p, mean = found.worst, found.robust_accuracy
         return {
-            "mean": found.mean, "deviation": found.deviation if len(found.runs) > 1 else None, "worst": p.value,
-            "n": p.n, "runs": [facts(run) for run in found.runs],
+            "mean": found.mean, "interval": [mean.low, mean.high],
+            "deviation": found.deviation if len(found.runs) > 1 else None, "worst": p.value, "n": p.n,
+            "runs": [facts(run) for run in found.runs],
         }  # fmt: skip
 
     def text(console: Console) -> None:

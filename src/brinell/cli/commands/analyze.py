@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from brinell import analysis
-from brinell.analysis.across_models import ModelResults, across_models, model_folder
+from brinell.analysis.across_models import ModelResults, across_models, model_folders
 from brinell.analysis.calibration import BINS
 from brinell.analysis.intervals import to_plain
 from brinell.analysis.smoothness import EPS, STEPS
@@ -21,7 +21,7 @@ from brinell.cli._shared.terminal import exit_if_failed, print_report
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.threat import threat
-from brinell.errors import InputError
+from brinell.errors import InputError, check_output_paths
 from brinell.reliability import traces
 from brinell.reliability.traces.trace import ATTACKS, REL_STEPS
 from brinell.reliability.traces.trace import STEPS as TRACE_STEPS
@@ -70,8 +70,9 @@ class AnalysisOutput:
     plot: options.Plot = None
 
     def open(self, *paths: Path | None, many: bool = False) -> list[Run]:
-        """Check --plot and --save, then open the Runs at `paths`; with `many` a path may be a folder of Runs."""
+        """Check the options, then open the Runs at `paths`; with `many` a path may be a folder of Runs."""
         check_plot_path(self.plot)
+        check_output_paths(self.json)
         given = [path for path in paths if path is not None]
         if self.save and not given:
             raise InputError(expected="--save with --run", got="--save alone", remedy="Add --run FOLDER.")
@@ -304,11 +305,12 @@ def shift(
     """Measure accuracy on shifted data, with --eps also robust accuracy, and compare with the model's own data."""
     baselines = [load.model(spec) for spec in baseline or ()]
     problem, others, one = sampling.problem(data), _named(other, sampling), load.only_model(model) is not None
+    folder = model_folders(out)
 
     def measure(m: Classifier, _: Run | None) -> analysis.Shift:
         return analysis.shift(
             m, problem, others, baselines=baselines, threat=None if eps is None else threat(norm, eps), plan=plan,
-            out=out if one else model_folder(out, m), resume=resume, **sampling.arguments(),
+            out=out if one else folder(m), resume=resume, **sampling.arguments(),
         )  # fmt: skip
 
     _analyse(model, run, measure, output)
@@ -336,6 +338,7 @@ def trace(
     output: AnalysisOutput,
 ) -> None:
     """Follow the best loss so far and the robust accuracy over the iterations of several attacks."""
+    check_output_paths(csv)
     runs = output.open(run)
     result = traces.trace(
         *target.load(sampling.n), attack or ATTACKS, losses=loss or ("ce",), steps=steps or TRACE_STEPS,
@@ -363,6 +366,7 @@ def logit_scale(
     output: AnalysisOutput,
 ) -> None:
     """Divide the logits by several numbers, and measure for each the zeros in the gradient and the success of PGD."""
+    check_output_paths(csv)
     runs = output.open(run)
     result = traces.logit_scales(
         *target.load(sampling.n), scale or traces.logit_scale.SCALES, attack=PGD(steps=steps, loss=loss), progress=None,

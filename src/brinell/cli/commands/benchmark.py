@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from brinell.analysis.across_models import ModelResults, across_models, model_folder
+from brinell.analysis.across_models import ModelResults, across_models, model_folders
 from brinell.analysis.intervals import to_plain
 from brinell.cli._shared import chosen, load, options
 from brinell.cli._shared.run_output import COLOURS, output_seeds, print_run
@@ -77,7 +77,8 @@ def command(
         return benchmark_seeds(m, dataset, threat, seeds=seeds, out=folder, **how)[1]
 
     if only is None:
-        show_models(across_models(model, lambda m, _: measure(m, model_folder(out, m))), plot, output)
+        own_folder = model_folders(out)
+        show_models(across_models(model, lambda m, _: measure(m, own_folder(m))), plot, output)
         return
     result = measure(load.model(only), out)
     if isinstance(result, SeedRuns):

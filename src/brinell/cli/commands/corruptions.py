@@ -12,7 +12,7 @@ from brinell.analysis.corruptions.baselines import Baseline
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table, progress_bar
 from brinell.data.corruptions import COMMON, SEVERITIES
-from brinell.errors import InputError
+from brinell.errors import InputError, check_output_paths
 
 
 def command(
@@ -37,6 +37,7 @@ def command(
     output: options.PrintFlags,
 ) -> None:
     """Measure accuracy under common corruptions (noise, blur, weather, digital) at five severities."""
+    check_output_paths(csv)
     baseline_errors, problem = _baseline(baseline, clean_error), load.data(data, n, None)
     reports = []
     for spec in model:

@@ -9,6 +9,7 @@ from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import print_json
 from brinell.core.threat import threat
 from brinell.curves import distances
+from brinell.errors import check_output_paths
 from brinell.ops.norms import NORMS
 from brinell.report.charts.matplotlib_style import check_plot_path
 
@@ -33,6 +34,9 @@ def command(
     if eps is not None and len(norms) != 1:
         raise typer.BadParameter("--eps needs exactly one --norm, e.g. --norm Linf --eps 8/255.")
     check_plot_path(plot)
+    check_output_paths(csv)
+    if csv is not None and csv.suffix != ".csv":
+        raise typer.BadParameter(f"--csv takes a file that ends in .csv, not {csv}.")
     result = distances(load.data(data, n, None), norms, device=device, pairs=bool(plot or csv))
     if csv is not None:
         result.save(csv)

@@ -45,7 +45,7 @@ def command(
         output.print(_all_as_json, show_all)
         return
     folder = out if out is not None else Path("reproduced") / name.replace("/", "-")
-    check_plot_path(folder / PICTURE)
+    check_plot_path(Path(PICTURE))
     setup = Setup(
         tuple(model or (DEMO,)), data, norm, eps, n, tuple(other or ()), seed, device, steps, folder, output.progress
     )

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from brinell.errors import InputError, MissingExtra
+from brinell.errors import InputError, MissingExtra, check_output_paths
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Colours that readers with any colour vision can tell apart (Okabe & Ito 2008).
@@ -25,7 +25,7 @@ def load_pyplot(*, shown: bool = False) -> Any:
 
 
 def check_plot_path(path: Path | None, remedy: str = "Give the file one of these endings.") -> None:
-    """Raise an error if the ending of `path` is no figure format or matplotlib is missing, before long computations.
+    """Raise an error if `path` has no folder or a wrong ending, or matplotlib is missing, before long computations.
 
     >>> check_plot_path(None)
     """
@@ -35,6 +35,7 @@ def check_plot_path(path: Path | None, remedy: str = "Give the file one of these
         raise InputError(
             expected=f"a file for the figure that ends in {', '.join(SUFFIXES)}", got=str(path), remedy=remedy
         )
+    check_output_paths(path)
     if find_spec("matplotlib") is None:
         raise _missing()
 
