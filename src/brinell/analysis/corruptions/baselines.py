@@ -157,9 +157,9 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     settings = list(next(iter(rows.values())))
     if any(set(row) != set(settings) for row in merged.values()):
         raise InputError(
-            expected=f"a table with the same {len(settings)} pairs of corruption and severity",
-            got=f"other pairs in {path}",
-            remedy="Pass the path of a new file.",
+            expected=f"a table in {path} with the {len(settings)} pairs of corruption and severity of this result",
+            got="a table with other pairs",
+            remedy="Write the result to a new file: one table holds models measured on the same pairs.",
         )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -173,7 +173,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
-        expected=f"a table of corruption accuracies in {path}",
+        expected=f"a table of corruption errors or accuracies in {path}",
         got=error_text(error),
         remedy="Write columns corruption,error; or header rows corruption and severity above rows of accuracies.",
     )

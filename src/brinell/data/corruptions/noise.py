@@ -43,7 +43,10 @@ def shot_noise(x: Images, key: Keys, photons: float) -> Images:
 
 @lru_cache(maxsize=16)
 def _poisson_table(photons: float) -> Tensor:
-    """Return a table whose row i holds i + P(N ≤ n) for n = 0, 1, …; N is Poisson with mean i/255 · photons."""
+    """Return the Poisson distribution functions of all pixel values i as rows: P(N ≤ n) for n = 0, 1, …, plus i.
+
+    N has the mean i/255 · photons. With i added, the flat table is ascending and one binary search serves all rows.
+    """
     most = int(photons + 8 * photons**0.5 + 16)
     mean = torch.arange(LEVELS + 1, dtype=torch.float64)[:, None] * (photons / LEVELS)
     n = torch.arange(most, dtype=torch.float64)

@@ -58,7 +58,7 @@ class Norm(ABC):
         return inward(x0, self.project(x - x0, eps, lo - x0, hi - x0)).clamp(lo, hi)
 
     def retract(self, x0: Points, x: Points, eps: Scalars, lo: Bound, hi: Bound) -> Points:
-        """Return x moved into ball and box as in AutoAttack's code: scaled and clipped in L2, else by `nearest`."""
+        """Return x moved into ball and box as AutoAttack does it: `nearest`; L2 scales x and then clips it instead."""
         return self.nearest(x0, x, eps, lo, hi)
 
     @abstractmethod
