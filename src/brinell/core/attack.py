@@ -127,6 +127,8 @@ class Attack(Generic[S]):
     """Whether the attack looks for the smallest distance rather than for the largest loss inside the ball."""
     abandons_early: bool = False
     """Whether most samples end long before their budget, so that large model calls would soon be half empty."""
+    needs_float32: bool = False
+    """Whether the attack queries in float32 (TF32 on CUDA) even if the evaluation uses a lower precision."""
     parts: tuple[str, ...] = ()
     """Names of the fields that hold the attacks which this attack wraps."""
     parallel_restarts: bool = False

@@ -16,7 +16,7 @@ from torch import Tensor
 from brinell.core.attack import Requires, Response
 from brinell.core.model import Classifier, Output
 from brinell.engine.events import Listener, Note, Shrunk, silent
-from brinell.engine.precision import FLOAT32, SLACK, backward, lower
+from brinell.engine.precision import FLOAT32, PRECISIONS, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
 from brinell.ops.losses import LOGITS, LOSSES
 from brinell.ops.rowwise import average, concat, head
@@ -141,7 +141,7 @@ class Oracle:
     precision: str = FLOAT32
     sizes: tuple[int, ...] = ()
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
-    _float32: "Oracle | None" = field(default=None, init=False, repr=False)
+    _finer: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
     compiled = False
 
@@ -212,13 +212,13 @@ class Oracle:
             self._sized[block] = self.with_block(block)
         return self._sized[block]
 
-    def in_float32(self) -> "Oracle":
-        """Return an oracle of the same classifier whose queries are in float32; later calls return the same oracle."""
-        if self.precision == FLOAT32:
+    def in_precision(self, precision: str) -> "Oracle":
+        """Return an oracle of the same classifier whose queries have at least this precision."""
+        if PRECISIONS.index(self.precision) <= PRECISIONS.index(precision):
             return self
-        if self._float32 is None or self._float32.block != self.block:
-            self._float32 = replace(self, precision=FLOAT32, sizes=())
-        return self._float32
+        if self._finer is None or (self._finer.block, self._finer.precision) != (self.block, precision):
+            self._finer = replace(self, precision=precision, sizes=())
+        return self._finer
 
     def with_block(self, block: int) -> "Oracle":
         """Return the same oracle with blocks of this size."""

@@ -82,10 +82,13 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     """Return the oracle of a stage, with the block size for its early ends and its number of attempts.
 
-    Minimum-norm attacks in L1 and L0 query in float32: a step moves few coordinates, and rounding changes which.
+    In L1 and L0 attacks with gradients query in float32: a step moves few coordinates, and rounding changes which.
     """
-    exact = stage.attack.minimum_norm and context.threat.norm.sparse
-    oracle = context.oracle.in_float32() if exact else context.oracle
+    oracle, sparse = context.oracle, context.threat.norm.sparse
+    if sparse and stage.attack.requires is not Requires.LOGITS:
+        oracle = oracle.in_precision(FLOAT32)
+    elif stage.attack.needs_float32:
+        oracle = oracle.in_precision("tf32" if oracle.classifier.device.type == "cuda" else FLOAT32)
     if stage.attack.abandons_early:
         return oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else oracle

@@ -59,6 +59,8 @@ class FAB(MinimumNormAttack[FABState]):
     beta: float = 0.9
     quirks: str | None = None
     method = "fab"
+    # Rounded logits lie on the boundary or jump over it, and the linearised boundary moves with them.
+    needs_float32 = True
 
     def __post_init__(self) -> None:
         one_of("quirks", self.quirks, (None, "autoattack"))
