@@ -1,5 +1,6 @@
 """One analysis over many models: specifications that stand for many, failures, robust accuracies and figures."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import nn
 import brinell
 from brinell import analysis
 from brinell.analysis.across_models import (
+    ModelResult,
+    ModelResults,
     across_models,
     across_runs,
     distinct,
@@ -67,7 +70,8 @@ def test_each_model_has_the_result_it_has_alone(data: brinell.Problem, runs: Pat
     for m, model, folder in zip(found.measured, models, ("a", "b"), strict=True):
         assert m.result is not None
         assert m.result.findings() == analysis.calibration(model, data, runs / folder).findings()
-        assert m.robust == Measure.percent("robust accuracy, %", Run.open(runs / folder).robust_accuracy)
+        title = "robust accuracy, % (Linf, eps = 0.05, plan fgsm, demo, n = 60)"
+        assert m.robust == Measure.percent(title, Run.open(runs / folder).robust_accuracy)
     report = found.findings()
     assert [row[0] for row in report.tables[0].rows] == ["linear", "demo"]
     ece = report.figures[0]
@@ -93,8 +97,64 @@ def test_the_robust_accuracy_of_a_zoo_model_is_the_published_one() -> None:
 
     card = zoo.cards()["cifar10/Linf/Rice2020Overfitting"]
     found = _robust(None, None, card.name)
-    assert found is not None and found.value == 100 * (card.best_known or card.robust_accuracy or 0)
+    assert found is not None and found.name == "published robust accuracy, % (cifar10, Linf, eps = 8/255)"
+    assert found.value == 100 * (card.best_known or card.robust_accuracy or 0)
     assert _robust(None, None, "mine") is None
+
+
+@pytest.fixture(scope="module")
+def odd_run(data: brinell.Problem, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A Run of the demo in another norm."""
+    folder = tmp_path_factory.mktemp("odd") / "run"
+    return brinell.evaluate("demo", data, brinell.L2(0.5), "fgsm", out=folder, progress=False)
+
+
+def test_runs_of_another_threat_plan_or_data_are_left_out_with_a_note(
+    data: brinell.Problem, runs: Path, odd_run: Run, tmp_path: Path
+) -> None:
+    """Two models have Linf Runs, so Runs of another threat, plan or data must not stand in the same column."""
+    plan = brinell.evaluate("demo", data, brinell.Linf(0.05), "pgd20", out=tmp_path / "plan", progress=False)
+    part = brinell.evaluate("demo", data[:30], brinell.Linf(0.05), "fgsm", out=tmp_path / "part", progress=False)
+    seen = []
+    found = across_models(
+        ["demo", brinell.wrap(linear(0), name="linear")],
+        lambda m, run: seen.append(run) or analysis.calibration(m, data),
+        runs=[odd_run, plan, part, runs],
+    )
+    assert [run.path for run in seen] == [runs / "b", runs / "a"]
+    report = found.findings()
+    assert report.tables[0].columns[1] == "robust accuracy, % (Linf, eps = 0.05, plan fgsm, demo, n = 60)"
+    assert len(found.notes) == 3 and all(note in report.summary for note in found.notes)
+    for run, text in ((odd_run, "(L2, eps = 0.5,"), (plan, "plan pgd20"), (part, "n = 30)")):
+        assert any(str(run.path) in note and text in note for note in found.notes)
+
+
+def test_columns_and_figures_keep_settings_apart(runs: Path, odd_run: Run) -> None:
+    report = across_runs([odd_run, runs], analysis.fairness).findings()
+    first, second = report.tables[0].columns[1:3]
+    assert "(L2, eps = 0.5, plan fgsm" in first and "(Linf, eps = 0.05, plan fgsm" in second
+    assert [(bool(row[1]), bool(row[2])) for row in report.tables[0].rows] == [(True, False), *[(False, True)] * 2]
+    # Fairness of the linear model is not defined: no sample of it is robust.
+    assert [(figure.x, [s.name for s in figure.series]) for figure in report.figures] == [(second, ["demo (2)"])]
+    assert "leave out demo, since" in report.summary
+
+
+def test_published_values_have_their_own_column() -> None:
+    def model(name: str, title: str, value: float) -> ModelResult:
+        return ModelResult(name, Number(value), robust=Measure(title, value))
+
+    entries = (model("a", "robust accuracy, % (Linf)", 1.0), model("b", "published robust accuracy, % (Linf)", 2.0))
+    report = ModelResults(entries).findings()
+    assert report.tables[0].rows == (("a", "1", "", "1"), ("b", "", "2", "2"))
+    assert report.figures[0].x == "robust accuracy, % (Linf)" and [s.name for s in report.figures[0].series] == ["a"]
+
+
+@dataclass
+class Number:
+    value: float
+
+    def measures(self) -> tuple[Measure, ...]:
+        return (Measure("number", self.value),)
 
 
 def test_fairness_over_a_folder_of_runs(runs: Path) -> None:

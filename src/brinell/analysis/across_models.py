@@ -1,5 +1,6 @@
 """Apply one analysis to many models, and show the results in one table and in figures with one point per model."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,14 +23,18 @@ from brinell.results import Interval, Proportion, Run
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Measure, Series, Table
 from brinell.results.format.files import file_name
 from brinell.results.run import open_runs
+from brinell.results.summary import setting
 
 T = TypeVar("T")
-ROBUST = "robust accuracy, %"
+ROBUST, PUBLISHED = "robust accuracy, %", "published robust accuracy, %"
 
 
 @dataclass(frozen=True)
 class ModelResult(Generic[T]):
-    """The result of an analysis of one model, or its error; `robust` is the robust accuracy of the model, if known."""
+    """The result of an analysis of one model, or its error; `robust` is the robust accuracy of the model, if known.
+
+    The name of `robust` tells its threat, plan and data, and whether it is a published value.
+    """
 
     model: str
     result: T | None = None
@@ -45,9 +50,13 @@ class ModelResult(Generic[T]):
 
 @dataclass(frozen=True)
 class ModelResults(Generic[T]):
-    """The results of one analysis of many models, in the given order; a failed model has an error and no result."""
+    """The results of one analysis of many models, in the given order; a failed model has an error and no result.
+
+    `notes` has a sentence for every Run that was left out.
+    """
 
     models: tuple[ModelResult[T], ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def measured(self) -> tuple[ModelResult[T], ...]:
@@ -60,28 +69,40 @@ class ModelResults(Generic[T]):
         return tuple(m for m in self.models if m.error is not None)
 
     def findings(self) -> AnalysisReport:
-        """Return a table with one row per model, and for each measured number a figure with one point per model."""
+        """Return a table with one row per model, and for each measured number a figure with one point per model.
+
+        Robust accuracies for different threats, plans or data have a column each. Figures show the most frequent of
+        them, and the summary names the models that they leave out.
+        """
+        robust = Counter(m.robust.name for m in self.measured if m.robust is not None)
+        axis = max(robust, key=lambda name: (robust[name], not name.startswith(PUBLISHED)), default=ROBUST)
         names = list(dict.fromkeys(n.name for m in self.measured for n in m.measures))
         rows: list[tuple[Cell, ...]] = []
         for m in self.measured:
             found = {n.name: str(n) if n.x is None else f"{n} at {n.x[1]:.3g}" for n in m.measures}
-            rows.append((m.model, str(m.robust or ""), *(found.get(name, "") for name in names)))
+            own = ("" if m.robust is None or m.robust.name != name else str(m.robust) for name in robust)
+            rows.append((m.model, *own, *(found.get(name, "") for name in names)))
         kind = type(self.measured[0].result).__name__.lower()
         title = f"{kind} of {len(rows)} models"
-        figures = [_figure(name, self.measured) for name in names]
+        figures = [_figure(name, self.measured, axis) for name in names]
         sentences = [_sentence(figure) for figure in figures if len(figure.series) > 2]
+        others = [m.model for m in self.measured if m.robust is not None and m.robust.name != axis]
+        if others and any(figure.x == axis for figure in figures):
+            reason = "since their robust accuracy has another threat, plan or data or is published"
+            sentences.append(f"The figures over the {axis} leave out {', '.join(others)}, {reason}.")
+        sentences += self.notes
         sentences += [f"{m.model} failed: {m.error}" for m in self.failed]
         return AnalysisReport(
-            f"{kind}-models", title, " ".join(sentences), (Table(title, ("model", ROBUST, *names), tuple(rows)),),
+            f"{kind}-models", title, " ".join(sentences), (Table(title, ("model", *robust, *names), tuple(rows)),),
             tuple(f for f in figures if f.series),
         )  # fmt: skip
 
 
-def _figure(name: str, models: Sequence[ModelResult[Any]]) -> Figure:
-    series, axis = [], ROBUST
+def _figure(name: str, models: Sequence[ModelResult[Any]], robust: str) -> Figure:
+    series, axis = [], robust
     for m in models:
         for n in m.measures:
-            x = n.x or (None if m.robust is None else (ROBUST, m.robust.value))
+            x = n.x or (None if m.robust is None or m.robust.name != robust else (robust, m.robust.value))
             if n.name == name and x is not None:
                 axis = x[0]
                 bounds = () if n.low is None or n.high is None else ((n.low,), (n.high,))
@@ -115,8 +136,10 @@ def across_models(
 
     `models` holds classifiers, names of models, patterns such as "zoo:cifar10/Linf/*", text files with one name per
     line, folders of Runs, or texts NAME=MODEL. `measure(classifier, run)` gets the first of `runs` (Runs or folders of
-    Runs) that belongs to the classifier, or None. The figures use the robust accuracy of the result if it has one, else
-    of the Run, else the published value of a zoo model. If every model fails, an error with all messages is raised.
+    Runs) that belongs to the classifier, or None. Only Runs with the same threat, plan and data are used, those that
+    most models have; `notes` of the result names the others. The figures use the robust accuracy of the result if it
+    has one, else of the Run, else the published value of a zoo model, which is marked as published. If every model
+    fails, an error with all messages is raised.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 40)
@@ -124,30 +147,68 @@ def across_models(
     >>> [m.model for m in found.measured]
     ['demo', 'a']
     """
-    stored = {run.identity.model.fingerprint: run for run in reversed(open_runs(*runs))}
+    given = open_runs(*runs)
+    common = _common_setting(given)
+    stored = {r.identity.model.fingerprint: r for r in reversed(given) if _setting_key(r) == common}
+    notes: dict[str, None] = {}
 
     def one(name: str, source: Any) -> ModelResult[T]:
         model = coerce.as_classifier(source, device)
         run = stored.get(model.fingerprint)
+        for other in given:
+            if other.identity.model.fingerprint == model.fingerprint and _setting_key(other) != common:
+                used = next(r for r in given if _setting_key(r) == common)
+                notes[_left_out(other, used)] = None
         result = measure(model, run)
         return ModelResult(name or model.name or "model", result, run=run, robust=_robust(result, run, model.name))
 
-    return _collected((name or str(source), partial(one, name, source)) for name, source in named(models))
+    found = _collected((name or str(source), partial(one, name, source)) for name, source in named(models))
+    return replace(found, notes=tuple(notes))
+
+
+def _setting_key(run: Run) -> str:
+    """Return a text that is equal for Runs with the same threat, criterion, plan and data."""
+    i = run.identity
+    threat = {name: value for name, value in i.threat.raw.items() if name != "eps_text"}
+    stages = [(s.name, s.hash, s.share) for s in i.plan.stages]
+    data = i.data.fingerprint or [i.data.name, i.data.n]
+    return json.dumps([threat, i.criterion, i.plan.name, i.plan.draws, stages, data], sort_keys=True, default=str)
+
+
+def _common_setting(runs: Sequence[Run]) -> str | None:
+    """Return the setting that Runs of most models have, the first of several; None without Runs."""
+    models = dict.fromkeys((_setting_key(run), run.identity.model.fingerprint) for run in runs)
+    counts = Counter(key for key, _ in models)
+    return max(counts, key=lambda key: counts[key], default=None)
+
+
+def _left_out(run: Run, used: Run) -> str:
+    theirs, ours = setting(run), setting(used)
+    other = "with other attacks, data or criterion" if theirs == ours else f"({theirs})"
+    return f"The Run {run.path} {other} is left out: the table uses Runs with {ours}."
 
 
 def across_runs(runs: Iterable[AnyRun], measure: Callable[[Run], T]) -> ModelResults[T]:
     """Call `measure(run)` for each Run, and return all results by model; `runs` are Runs or folders of Runs.
 
+    Runs with different threats, plans or data stay apart: each of these has a column of robust accuracies.
+
     >>> from brinell.analysis.fairness import fairness
     >>> print(across_runs(["tests/results/golden_run_v1"], fairness).measured[0].robust)
     33.33 [9.677, 70]
     """
+    opened = open_runs(*runs)
+    titles: dict[str, str] = {}
+    for run in opened:
+        if _setting_key(run) not in titles:
+            titles[_setting_key(run)] = distinct(_title(setting(run)), titles.values())
 
     def one(run: Run) -> ModelResult[T]:
         result = measure(run)
-        return ModelResult(run.identity.model.name or run.path.name, result, run=run, robust=_robust(result, run, ""))
+        robust = Measure.percent(titles[_setting_key(run)], run.robust_accuracy)
+        return ModelResult(run.identity.model.name or run.path.name, result, run=run, robust=robust)
 
-    return _collected((str(run.path), partial(one, run)) for run in open_runs(*runs))
+    return _collected((str(run.path), partial(one, run)) for run in opened)
 
 
 def _collected(calls: Iterable[tuple[str, Callable[[], ModelResult[T]]]]) -> ModelResults[T]:
@@ -234,10 +295,17 @@ def model_folders(out: Path | None) -> Callable[[Classifier], Path | None]:
 
 def _robust(result: Any, run: Run | None, name: str) -> Measure | None:
     p: Proportion | Interval | None = getattr(result, "robust_accuracy", None)
-    if p is None and run is not None:
-        p = run.robust_accuracy
     if p is not None:
-        return Measure.percent(ROBUST, p)
+        return Measure.percent(_title(getattr(result, "setting", "")), p)
+    if run is not None:
+        return Measure.percent(_title(setting(run)), run.robust_accuracy)
     card = zoo.cards().get(name)
     published = None if card is None else card.best_known or card.robust_accuracy
-    return None if published is None else Measure(ROBUST, 100 * published)
+    if card is None or published is None:
+        return None
+    radius = "" if card.eps is None else f", eps = {card.eps}"
+    return Measure(f"{PUBLISHED} ({card.data}, {card.threat}{radius})", 100 * published)
+
+
+def _title(text: str) -> str:
+    return f"{ROBUST} ({text})" if text else ROBUST

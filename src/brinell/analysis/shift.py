@@ -53,7 +53,8 @@ class ShiftedData:
 class Shift:
     """The accuracy on the model's own data (`home`) and on shifted data sets (`sets`).
 
-    `robust_accuracy` is the robust accuracy on the model's own data within `threat`, if a threat was given.
+    `robust_accuracy` is the robust accuracy on the model's own data within `threat`, against `plan`, if a threat was
+    given.
     """
 
     model: str
@@ -61,6 +62,12 @@ class Shift:
     sets: tuple[ShiftedData, ...]
     robust_accuracy: Proportion | None = None
     threat: str | None = None
+    plan: str | None = None
+
+    @property
+    def setting(self) -> str:
+        """Threat, plan and data of the robust accuracy."""
+        return f"{self.threat}, plan {self.plan}, own data, n = {self.home.n:,}"
 
     @property
     def mean(self) -> float:
@@ -146,6 +153,7 @@ def shift(
             remedy="Add a baseline: a line needs two points.",
         )
     coerce.require_folder(resume, out)
+    chosen = coerce.as_plan(plan)
     models = [coerce.as_classifier(c, device) for c in (classifier, *baselines)]
     home = _predict_all(models, problem)
     results = tuple(_shifted_data(name, home, _predict_all(models, other), seed) for name, other in sets.items())
@@ -154,12 +162,12 @@ def shift(
 
     def robust(name: str, data: Any) -> Proportion:
         folder = None if out is None else Path(out) / file_name(name)
-        run = evaluate(models[0], data, threat, plan, out=folder, resume=resume, seed=seed, progress=progress)
+        run = evaluate(models[0], data, threat, chosen, out=folder, resume=resume, seed=seed, progress=progress)
         return run.robust_accuracy
 
     own = robust(OWN, problem)
     results = tuple(replace(r, robust=robust(r.name, sets[r.name])) for r in results)
-    return Shift(models[0].name, home[0].accuracy, results, own, str(threat))
+    return Shift(models[0].name, home[0].accuracy, results, own, str(threat), chosen.name)
 
 
 def _predict_all(models: Sequence[Classifier], problem: Any) -> list[Predictions]:

@@ -156,6 +156,12 @@ class Record:
         low, high = self.interval or (self.autoattack, self.autoattack)
         return statistics.Interval(self.autoattack / 100, low / 100, high / 100, self.n)
 
+    @property
+    def setting(self) -> str:
+        """Threat, plan and data of the robust accuracy."""
+        parts = (self.threat, self.eps and f"eps = {self.eps}", self.plan and f"plan {self.plan}", self.dataset)
+        return ", ".join(part for part in (*parts, self.n and f"n = {self.n:,}") if part)
+
     def measures(self) -> tuple[Measure, ...]:
         """Return the numbers for figures over many models: clean and reported, or corrupted accuracy."""
         low, high = self.clean_interval or (None, None)

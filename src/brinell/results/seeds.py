@@ -9,6 +9,7 @@ import numpy as np
 from brinell.results import row_queries
 from brinell.results.analyses import AnalysisReport, Cell, Measure, Table
 from brinell.results.statistics import Interval, Proportion, wilson
+from brinell.results.summary import setting
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -66,6 +67,11 @@ class SeedRuns:
         n = self.runs[0].robust_accuracy.n
         k = sum(run.robust_accuracy.k for run in self.runs) / len(self.runs)
         return Interval(self.mean, *wilson(k, n), n)
+
+    @property
+    def setting(self) -> str:
+        """Threat, plan and data of the Runs."""
+        return setting(self.runs[0])
 
     def measures(self) -> tuple[Measure, ...]:
         """Return the deviation over seeds (not with one seed) and the worst case, for a table of many models."""

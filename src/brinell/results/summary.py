@@ -38,6 +38,19 @@ def sentence(run: "Run") -> str:
     return text if run.finished else f"Provisional, from an unfinished Run: {text}"
 
 
+def setting(run: "Run") -> str:
+    """Return what the robust accuracy of a Run depends on besides the model: threat, plan and data, in short.
+
+    >>> from brinell.results import Run
+    >>> setting(Run.open("tests/results/golden_run_v1"))
+    'Linf, eps = 8/255, plan golden, toys, n = 6'
+    """
+    threat, data = run.identity.threat, run.identity.data.name
+    radius = "" if threat.eps is None else f", eps = {eps_text(threat.eps_text or threat.eps)}"
+    size = f"{threat.norm or 'unnamed threat'}{mask_text(threat.mask)}{radius}"
+    return f"{size}, plan {run.identity.plan.name}, {f'{data}, ' if data else ''}n = {run.robust_accuracy.n:,}"
+
+
 def summary(run: "Run") -> str:
     """Return the plain text that `print(run)` shows: settings, accuracies, attacks, cost and verdict.
 

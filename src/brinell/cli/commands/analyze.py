@@ -263,7 +263,7 @@ def transfer(
     """Test whether the adversarial examples stored in Runs fool other models; no new attack runs."""
     folders = any(not (path / MANIFEST).exists() and path.is_dir() for path in run)
     runs = output.open(*run, many=folders)
-    found = across_models(model, lambda m, _: m, runs=runs, device=device)
+    found = across_models(model, lambda m, _: m, device=device)
     if len(runs) > len(found.models) and not folders:
         raise InputError(
             expected="a model for every Run",
@@ -272,7 +272,9 @@ def transfer(
         )
     models = {m.model: m.result for m in found.measured}
     if folders:
-        sources = {m.model: m.run for m in found.measured if m.run is not None}
+        first = {r.identity.model.fingerprint: r for r in reversed(runs)}
+        prints = {name: m.fingerprint for name, m in models.items() if m is not None}
+        sources = {name: first[key] for name, key in prints.items() if key in first}
     else:
         sources = dict(zip((m.model for m in found.models), runs, strict=False))
     sources = {name: source for name, source in sources.items() if name in models}
