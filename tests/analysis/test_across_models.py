@@ -1,6 +1,8 @@
 """One analysis over many models: specifications that stand for many, failures, robust accuracies and figures."""
 
+import math
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from brinell.analysis.across_models import (
     model_folder,
     model_folders,
     rank_correlation,
+    rank_p_value,
 )
 from brinell.analysis.plot import plot
 from brinell.errors import ModelError
@@ -227,3 +230,20 @@ def test_a_corruption_of_a_named_data_set_is_data() -> None:
     assert named.fingerprint() == made.fingerprint() and named.name == "demo, fog 3"
     with pytest.raises(brinell.PlanError, match=r"severity"):
         brinell.data.load("demo", 5, corruption="fog")
+
+
+def test_the_p_value_counts_orders_at_least_as_extreme() -> None:
+    x = np.arange(5.0)
+    # Of the 5! orders only the rising and the falling one have a correlation of ±1.
+    assert rank_p_value(x, x**3) == pytest.approx(2 / 120)
+    y = np.array([2.0, 1.0, 4.0, 4.0, 3.0])
+    seen = abs(rank_correlation(x, y)) - 1e-12
+    orders = [abs(rank_correlation(x, np.array(order))) >= seen for order in permutations(y)]
+    assert rank_p_value(x, y) == pytest.approx(sum(orders) / 120) == rank_p_value(x, -y)
+    assert math.isnan(rank_p_value(x, np.zeros(5)))
+
+
+def test_the_p_value_of_many_points_is_uniform_under_chance() -> None:
+    draws = np.random.default_rng(0)
+    found = np.array([rank_p_value(draws.normal(size=12), draws.normal(size=12)) for _ in range(2000)])
+    assert 0.03 < (found < 0.05).mean() < 0.07

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from brinell.defences import DEFENCES, measure
+from brinell.environment import version
 from brinell.reproduce import Setup, exhibits, reproduce
 from brinell.reproduce.papers import binarization
 
@@ -26,13 +27,14 @@ def test_figures_2_and_4_show_what_the_gallery_measured(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "gallery"
     folder.mkdir(parents=True)
     for d in DEFENCES:
-        (folder / f"{d.name}-4-0.json").write_text(json.dumps({**row.to_json(), "name": d.name}))
+        (folder / f"{d.name}-4-0-{version()}.json").write_text(json.dumps({**row.to_json(), "name": d.name}))
     setup = Setup(n=4, out=tmp_path, progress=False)
     scores = reproduce("binarization/figure-2", setup).report.tables[0].rows
     assert [r[0] for r in scores] == [d.name for d in DEFENCES]
     assert scores[0][3:] == (str(row.original.score), str(row.stronger.score), "failed", row.stronger.test.verdict)
     accuracies = reproduce("binarization/figure-4", setup).report
     assert accuracies.tables[0].rows[0][2:5] == tuple(map(str, (row.clean, row.original.robust, row.stronger.robust)))
+    assert accuracies.tables[0].rows[0][5:] == scores[0][3:5]
     assert accuracies.figures[0].series[1].y == (100 * row.stronger.robust.value,) * len(DEFENCES)
 
 

@@ -96,3 +96,10 @@ def test_longer_steps_make_stronger_points() -> None:
     for name in ("pgd", "cw", "mm3-f10"):
         assert margins[name, 0.1] < margins[name, 0.226], name
     assert margins["mm3-f10", 0.226] > margins["pgd", 0.226]
+
+
+def test_equal_trainings_are_all_named() -> None:
+    rows = [("pgd", 0.25, 76.3, 57.9, 0.0), ("cw", 0.1, 76.8, 55.9, -0.5), ("mm3", None, 75.8, 57.9, None)]
+    said = minimum_margin._best(rows, 2, 1000)
+    assert "between 55.9 % (cw, 0.1 eps) and 57.9 % (pgd, 0.25 eps; mm3)" in said and "n = 1,000" in said
+    assert minimum_margin._networks(1, 10) == "1 network, n = 10."

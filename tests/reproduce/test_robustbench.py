@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import brinell
+from brinell.errors import InputError
 from brinell.reproduce import Setup, find
 from brinell.reproduce.papers.robustbench import FIGURE_1, TABLE_1, _runs
 
@@ -37,3 +40,16 @@ def test_figures_over_models_have_the_numbers_of_the_analyses(tmp_path: Path) ->
     assert [f.y for f in shifted.figures] == [
         f"accuracy on {name} 3, %" for name in ("gaussian_noise", "fog", "jpeg_compression")
     ]
+
+
+def test_membership_inference_needs_training_samples(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="training split"):
+        measure("figure-7", Setup(n=4, out=tmp_path))
+
+
+def test_accuracies_by_class_have_n_and_intervals(tmp_path: Path) -> None:
+    setup = Setup(n=20, out=tmp_path, progress=False)
+    table = measure("figure-6", setup).tables[-1]
+    sizes = [int(c.rpartition(" ")[2]) for c in table.columns[2:]]
+    assert sum(sizes) == 20 and [row[1] for row in table.rows] == ["clean", "robust"]
+    assert all("[" in str(cell) for row in table.rows for cell in row[2:])

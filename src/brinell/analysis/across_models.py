@@ -1,11 +1,13 @@
 """Apply one analysis to many models, and show the results in one table and in figures with one point per model."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +29,8 @@ from brinell.results.summary import setting
 
 T = TypeVar("T")
 ROBUST, PUBLISHED = "robust accuracy, %", "published robust accuracy, %"
+# The largest number of models whose orders are all tried for a p-value.
+MOST_EXACT = 9
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,11 @@ def _figure(name: str, models: Sequence[ModelResult[Any]], robust: str) -> Figur
 def _sentence(figure: Figure) -> str:
     x, y = np.array([(s.x[0], s.y[0]) for s in figure.series], float).T
     rank = rank_correlation(x, y)
-    return f"{figure.y}: rank correlation with {figure.x.partition(',')[0]} {rank:+.2f} over {len(x)} models."
+    chance = rank_p_value(x, y)
+    return (
+        f"{figure.y}: rank correlation with {figure.x.partition(',')[0]} {rank:+.2f} over {len(x)} models "
+        f"(p = {chance:.2g})."
+    )
 
 
 def rank_correlation(x: Floats, y: Floats) -> float:
@@ -122,10 +130,32 @@ def rank_correlation(x: Floats, y: Floats) -> float:
     >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 8.0, 27.0]))
     1.0
     """
-    a, b = ((v[:, None] > v).sum(1) + (v[:, None] >= v).sum(1) for v in (x, y))
-    a, b = a - a.mean(), b - b.mean()
+    a, b = _centred_ranks(x), _centred_ranks(y)
     norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum()) / norm if norm else float("nan")
+
+
+def _centred_ranks(v: Floats) -> Floats:
+    """Return twice the rank of every number, minus their mean; equal numbers have their mean rank."""
+    ranks = (v[:, None] > v).sum(1) + (v[:, None] >= v).sum(1)
+    return np.asarray(ranks - ranks.mean(), float)
+
+
+def rank_p_value(x: Floats, y: Floats) -> float:
+    """Return the two-sided p-value of Spearman's rank correlation; NaN if all x or all y are equal.
+
+    Up to 9 points it is exact: the share of all orders of y whose correlation is at least as far from 0. Beyond that
+    the correlation is taken to be normal with variance 1 / (n − 1). With 3 points the smallest possible value is 1/3.
+
+    >>> round(rank_p_value(np.arange(4.0), np.arange(4.0)), 4)
+    0.0833
+    """
+    rank, n = rank_correlation(x, y), len(x)
+    if math.isnan(rank) or n > MOST_EXACT:
+        return rank if math.isnan(rank) else math.erfc(abs(rank) * math.sqrt((n - 1) / 2))
+    a, b = _centred_ranks(x), _centred_ranks(y)
+    sums = np.abs(b[np.array(list(permutations(range(n))))] @ a)
+    return float((sums >= abs(a @ b) - 1e-9).mean())
 
 
 def across_models(

@@ -18,7 +18,14 @@ from brinell.evaluation.coerce import as_problem
 from brinell.results import Difference, Run
 
 # The columns of `NormTransfer.cells`.
-TRANSFER = ("model", "attacked in", "measured in", "median", "median of attacks in this norm", "factor")
+TRANSFER = (
+    "model",
+    "attacked in",
+    "measured in",
+    "median",
+    "median of attacks in this norm",
+    "median of the ratios by sample",
+)
 
 
 def measured_in(curve: Curve, problem: Any, norm: str) -> Curve:

@@ -11,17 +11,23 @@ from typing import Any
 from brinell.environment import version
 from brinell.errors import InputError, RunError
 from brinell.reproduce.catalogue import find
-from brinell.reproduce.exhibit import Exhibit
-from brinell.reproduce.setup import Setup
+from brinell.reproduce.exhibit import CALCULATED, MEASURED, RECORDS, Exhibit
+from brinell.reproduce.setup import Setup, without_folders
+from brinell.results import Run
 from brinell.results.analyses import AnalysisReport, Cell, Table
 from brinell.results.format.files import write_atomic
+from brinell.results.format.manifest import MANIFEST
 
 RESULT, TEXT, PICTURE = "result.json", "result.md", "result.svg"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The result of one exhibit: the measured report, the setup, the command and the seconds."""
+    """The result of one exhibit: the measured report, the setup, the command and the seconds.
+
+    `seconds` is the time of this call. `resumed` says that Runs of an earlier call were used, so that `seconds` is not
+    the cost. `run_seconds` is the sum of the seconds of all Runs of the exhibit, None if it has no Runs.
+    """
 
     exhibit: Exhibit
     report: AnalysisReport
@@ -30,12 +36,16 @@ class Reproduction:
     seconds: float
     version: str
     picture: str | None = None
+    resumed: bool = False
+    run_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data that `from_json` reads back."""
         return {
             "exhibit": self.exhibit.name, "command": self.command, "setup": self.setup,
-            "seconds": round(self.seconds, 1), "version": self.version, "picture": self.picture,
+            "seconds": round(self.seconds, 1), "resumed": self.resumed,
+            "run_seconds": None if self.run_seconds is None else round(self.run_seconds, 1),
+            "version": self.version, "picture": self.picture,
             "report": self.report.to_dict(),
         }  # fmt: skip
 
@@ -44,7 +54,7 @@ class Reproduction:
         """Return the result that `to_json` wrote."""
         return cls(
             find(data["exhibit"]), AnalysisReport.from_dict(data["report"]), data["setup"], data["command"],
-            data["seconds"], data["version"], data["picture"],
+            data["seconds"], data["version"], data["picture"], data.get("resumed", False), data.get("run_seconds"),
         )  # fmt: skip
 
     @classmethod
@@ -59,18 +69,32 @@ class Reproduction:
                 remedy="Run brinell reproduce NAME --out FOLDER again.",
             ) from error
 
+    @property
+    def time(self) -> str:
+        """The time that the numbers took, in words."""
+        if not self.resumed:
+            return f"{self.seconds:.0f} s"
+        return "from stored Runs" if self.run_seconds is None else f"{self.run_seconds:.0f} s, from stored Runs"
+
+    @property
+    def heading(self) -> str:
+        """What stands before the title of our tables: measured, or where else the numbers come from."""
+        if self.exhibit.source in (MEASURED, RECORDS, CALCULATED):
+            return self.exhibit.origin.capitalize()
+        return f"Measured as in {self.exhibit.source}"
+
     def to_markdown(self, pictures: str = "") -> str:
         """Return the measured and the paper's tables, and why they differ; `pictures` is put before picture names."""
         e = self.exhibit
         lines = [
             f"### {e.place}: {e.title}",
             "",
-            f"`{self.command}` ({self.seconds:.0f} s)",
+            f"`{self.command}` ({self.time})",
             "",
         ]
         lines += [self.report.summary, ""]
         for table in self.report.tables:
-            lines += [f"Measured: {table.title}", "", markdown(table), ""]
+            lines += [f"{self.heading}: {table.title}", "", markdown(table), ""]
         if self.picture:
             lines += [f"![{e.place}: {e.title}]({pictures}{self.picture})", ""]
         for table in e.published:
@@ -112,16 +136,24 @@ def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
             got=f"{name}, which cannot be run",
             remedy=f"Missing: {exhibit.missing}",
         )
-    start = time.perf_counter()
+    given.check(name, exhibit.uses)
+    resumed, start = any(given.folder(".").glob("*")), time.perf_counter()
     report = exhibit.measure(given)
     given.out.mkdir(parents=True, exist_ok=True)
     picture = _draw(report, given.out)
     result = Reproduction(
-        exhibit, report, given.to_json(), command(name, given), time.perf_counter() - start, version(), picture
-    )
+        exhibit, report, given.to_json(), command(name, given), time.perf_counter() - start, version(), picture,
+        resumed, _run_seconds(given.folder(".")),
+    )  # fmt: skip
     write_atomic(given.out / TEXT, result.to_markdown().encode())
     write_atomic(given.out / RESULT, (json.dumps(result.to_json(), indent=1) + "\n").encode())
     return result
+
+
+def _run_seconds(folder: Path) -> float | None:
+    """Return the seconds that all Runs below a folder took, None if there are no Runs."""
+    found = [Run.open(path.parent).cost.seconds for path in sorted(folder.rglob(MANIFEST))]
+    return sum(found) if found else None
 
 
 def _draw(report: AnalysisReport, out: Path) -> str | None:
@@ -140,9 +172,9 @@ def command(name: str, setup: Setup) -> str:
     """
     default, parts = Setup(), ["brinell", "reproduce", name]
     models = setup.models if setup.models != default.models else ()
-    parts += _option("--model", [_base(m) for m in models])
-    parts += _option("--data", [_base(setup.data)] if setup.data != default.data else [])
-    parts += _option("--other", [_base(o) for o in setup.other])
+    parts += _option("--model", [without_folders(m) for m in models])
+    parts += _option("--data", [without_folders(setup.data)] if setup.data != default.data else [])
+    parts += _option("--other", [without_folders(o) for o in setup.other])
     for option in ("norm", "eps", "n", "seed", "steps"):
         value = getattr(setup, option)
         parts += _option(f"--{option}", [str(value)] if value != getattr(default, option) else [])
@@ -151,9 +183,3 @@ def command(name: str, setup: Setup) -> str:
 
 def _option(name: str, values: Sequence[str]) -> list[str]:
     return [part for value in values for part in (name, value)]
-
-
-def _base(spec: str) -> str:
-    """Return a path without its folders (FILE.py:FACTORY, FILE.npz); a NAME= in front stays."""
-    label, equals, source = spec.rpartition("=")
-    return f"{label}{equals}{source.rsplit('/', 1)[-1]}"

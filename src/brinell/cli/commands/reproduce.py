@@ -25,7 +25,9 @@ def command(
         list[str] | None, typer.Option("--model", "-m", help="As for brinell evaluate, or NAME=MODEL. Can be repeated.")
     ] = None,
     data: options.Data = DEMO,
-    other: Annotated[list[str] | None, typer.Option(help="Further data as NAME=DATA. Repeat for several.")] = None,
+    other: Annotated[
+        list[str] | None, typer.Option(help="Further data, as DATA or NAME=DATA. Repeat for several.")
+    ] = None,
     eps: options.Eps = DEMO_EPS,
     norm: options.Norm = "Linf",
     n: options.N = None,
@@ -55,7 +57,16 @@ def command(
 
 def _all_as_json() -> list[dict[str, object]]:
     return [
-        {"name": e.name, "place": e.place, "title": e.title, "needs": e.needs, "cost": e.cost, "missing": e.missing}
+        {
+            "name": e.name,
+            "place": e.place,
+            "title": e.title,
+            "needs": e.needs,
+            "cost": e.cost,
+            "missing": e.missing,
+            "source": e.source,
+            "options": list(e.uses),
+        }
         for e in exhibits()
     ]
 
@@ -73,7 +84,7 @@ def show_all(console: Console) -> None:
 def show(result: Reproduction, folder: Path, console: Console) -> None:
     """Print the measured tables, then the tables of the paper, and the folder of the files."""
     for table in result.report.tables:
-        _print(f"measured: {table.title}", table, console)
+        _print(f"{result.heading.lower()}: {table.title}", table, console)
     for table in result.exhibit.published:
         _print(f"the paper: {table.title}", table, console)
     difference = f"Differences: {result.exhibit.differences}" if result.exhibit.differences else ""

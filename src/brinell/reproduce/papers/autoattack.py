@@ -11,7 +11,7 @@ from brinell.leaderboard import records
 from brinell.reliability.traces import Trace, Traces, logit_scales, trace
 from brinell.reliability.traces.logit_scale import ATTACK
 from brinell.reliability.traces.trace import step_text
-from brinell.reproduce.exhibit import Exhibit
+from brinell.reproduce.exhibit import MODELS, ONE_MODEL, Exhibit
 from brinell.reproduce.setup import Setup
 from brinell.results import Proportion, Run
 from brinell.results.analyses import AnalysisReport, Cell, Table
@@ -24,6 +24,7 @@ FIGURE_1_BUDGETS = (25, 50, 100, 200, 400, 1000)
 FIGURE_2_SCALES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 SECTION_4_STEPS, SECTION_4_BUDGETS = (0.1, 0.25, 2.0), (25, 50, 100)
 LOSSES = {"ce": "CE", "margin": "CW", "dlr": "DLR"}
+BETTER = "networks on which APGD is better than all PGD"
 PLAIN, RAND, PLUS = "autoattack-paper", "autoattack-rand", "autoattack-plus"
 TARGETED = ("apgd-t", "fab-t")
 
@@ -41,26 +42,37 @@ def _figure_1(setup: Setup) -> AnalysisReport:
         steps=_budgets(FIGURE_1_BUDGETS, setup), rel_steps=FIGURE_1_STEPS, seed=setup.seed, device=setup.device,
         progress=setup.progress,
     )  # fmt: skip
-    rows, wins = [], [0, 0]
+    rows, losses, accuracies = [], [], []
     for b in found.budgets:
         adaptive = found.at_budget("apgd", "ce", None, b)
         fixed = [t for s in FIGURE_1_STEPS if (t := found.at_budget("momentum-pgd", "ce", s, b)) is not None]
         loss, lowest = max(fixed, key=_loss), min(fixed, key=_robust)
         assert adaptive is not None
-        wins[0] += _loss(adaptive) >= _loss(loss)
-        wins[1] += _robust(adaptive) <= _robust(lowest)
+        losses.append((-_loss(adaptive), -_loss(loss)))
+        accuracies.append((_robust(adaptive), _robust(lowest)))
         values = (_loss(adaptive), f"{_loss(loss):.4f} ({_step(loss)})")
         rows.append((b, round(values[0], 4), values[1], _accuracy(adaptive), f"{_accuracy(lowest)} ({_step(lowest)})"))
     columns = ("iterations", "loss, APGD", "loss, best PGD", "robust acc., APGD", "robust acc., best PGD")
     title = f"Auto-PGD beside the best of seven step sizes of PGD with momentum, {setup.threat}, n = {found.clean.n:,}"
     report = found.findings()
     summary = (
-        f"{report.summary} Auto-PGD has at least the loss of the best step size for {wins[0]} of {len(rows)} budgets, "
-        f"and at most its robust accuracy for {wins[1]} of {len(rows)}."
+        f"{report.summary} Auto-PGD has a higher loss than the best step size for {_tally(losses)} budgets, and a "
+        f"lower robust accuracy for {_tally(accuracies)}."
     )
     return AnalysisReport(
         "figure-1", title, summary, (Table(title, columns, tuple(rows)), *report.tables), report.figures
     )
+
+
+def _tally(pairs: Sequence[tuple[float, float]]) -> str:
+    """Return for how many pairs the first number is lower, with ties apart.
+
+    >>> _tally([(1.0, 2.0), (2.0, 2.0), (3.0, 2.0)])
+    '1 of 3 (1 tie)'
+    """
+    ties = sum(ours == theirs for ours, theirs in pairs)
+    counted = f"{sum(ours < theirs for ours, theirs in pairs)} of {len(pairs)}"
+    return f"{counted} ({ties} tie{'' if ties == 1 else 's'})" if ties else counted
 
 
 def _loss(t: Trace) -> float:
@@ -97,8 +109,8 @@ def _section_4_2(setup: Setup) -> AnalysisReport:
     }  # fmt: skip
     versions: list[tuple[str, float | None]] = [(a, s) for a in ("pgd", "momentum-pgd") for s in SECTION_4_STEPS]
     rows = [_version_row(list(found.values()), *version, budgets[-1]) for version in (*versions, ("apgd", None))]
-    best = {loss: sum(_apgd_wins(t, versions, loss, budgets[-1]) for t in found.values()) for loss in LOSSES}
-    rows.append(("networks on which APGD is as strong as all PGD", *(f"{k} of {len(found)}" for k in best.values())))
+    best = [_tally([_apgd_and_pgd(t, versions, loss, budgets[-1]) for t in found.values()]) for loss in LOSSES]
+    rows.append((BETTER, *best))
     title = f"robust accuracy in % after {budgets[-1]} steps, {setup.threat}"
     title += f", mean over {len(found)} networks" if len(found) > 1 else f", n = {len(setup.problem):,}"
     tables = [Table(title, ("attack", *LOSSES.values()), tuple(rows))]
@@ -120,10 +132,14 @@ def _version_row(found: Sequence[Traces], attack: str, rel_step: float | None, b
     return (name, *cells)
 
 
-def _apgd_wins(found: Traces, versions: Sequence[tuple[str, float | None]], loss: str, budget: int) -> bool:
+def _apgd_and_pgd(
+    found: Traces, versions: Sequence[tuple[str, float | None]], loss: str, budget: int
+) -> tuple[int, int]:
+    """Return how many samples withstand APGD, and how many withstand the best version of PGD."""
     adaptive = found.at_budget("apgd", loss, None, budget)
+    assert adaptive is not None
     others = [t for a, s in versions if (t := found.at_budget(a, loss, s, budget)) is not None]
-    return adaptive is not None and _robust(adaptive) <= min(_robust(t) for t in others)
+    return _robust(adaptive), min(_robust(t) for t in others)
 
 
 def _run(setup: Setup, name: str, model: Classifier, plan: str) -> Run:
@@ -175,11 +191,11 @@ def _table_2(setup: Setup) -> AnalysisReport:
     for name, model in setup.classifiers.items():
         run = _run(setup, name, model, RAND)
         all_of_them, alone = run.repeats, [repeated(run, [attack]) for attack in run.attacks]
-        ce, dlr, square = ("" if r is None else f"{100 * r.robust.mean:.2f}" for r in alone)
+        ce, dlr, square = ("" if r is None else _spread(r.robust) for r in alone)
         ends = ("", "") if all_of_them is None else (_spread(all_of_them.clean), _spread(all_of_them.robust))
         rows.append((name, run.clean_accuracy.n, ends[0], ce, dlr, "-", square, ends[1], _reported(setup, name)))
         notes.append(f"{name}: {run.repeats}; counted by the majority of the passes: {run.robust_accuracy}.")
-    title = f"accuracies in %, mean and standard deviation over 5 passes, {setup.threat}"
+    title = f"accuracies in %, mean (standard deviation) over 5 passes, {setup.threat}, n = {len(setup.problem):,}"
     table = Table(title, ("model", "n", *TABLE_2_COLUMNS[1:-1]), tuple(rows))
     return AnalysisReport("table-2", title, " ".join(notes), (table,))
 
@@ -269,7 +285,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
                 ("PGD with momentum", "the loss plateaus at lower values for every step size"),
             )),
         ),
-        measure=_figure_1,
+        measure=_figure_1, uses=(*ONE_MODEL, "steps"),
         differences=f"{SAME_CODE} Here all attacks start at the same points, and losses are means over correctly "
         "classified samples.",
     ),
@@ -282,7 +298,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
                 ("10, 100, 1000", "few zeros, and a much lower robust accuracy"),
             )),
         ),
-        measure=_figure_2,
+        measure=_figure_2, uses=(*ONE_MODEL, "steps"),
         differences="A network whose logits are small has no zero gradients at scale 1, so logits are also enlarged "
         "(divided by numbers below 1). The step size of the figure is not given; here it is eps/4.",
     ),
@@ -290,7 +306,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "aa/section-4.2", "Three losses in PGD, PGD with momentum and Auto-PGD", "Section 4.2",
         needs="the 43 Linf models of the paper", cost="2,300 steps per sample and model, fewer with --steps",
         published=(Table("mean robust accuracy in % over 43 models", ("attack", *LOSSES.values()), SECTION_4_2),),
-        measure=_section_4_2,
+        measure=_section_4_2, uses=(*MODELS, "steps"),
         differences=f"{SAME_CODE} The paper averages over 43 models with and without gradient masking.",
     ),
     Exhibit(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from brinell.analysis.across_models import distinct
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.curves import (
@@ -24,10 +25,10 @@ from brinell.curves import (
     transfer_across_norms,
 )
 from brinell.curves.across_norms import TRANSFER
-from brinell.evaluation import coerce
+from brinell.errors import InputError
 from brinell.models.wrap import wrap
-from brinell.reproduce.exhibit import Exhibit
-from brinell.reproduce.setup import Setup
+from brinell.reproduce.exhibit import CALCULATED, Exhibit
+from brinell.reproduce.setup import Setup, without_folders
 from brinell.results import Proportion
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
 
@@ -36,6 +37,7 @@ PAPER, QUICK = "paper-curves", "minimal-quick"
 # Points of a stored curve: enough for a picture.
 MOST_POINTS = 300
 NORMS = ("Linf", "L2", "L1")
+SIGNIFICANT = 0.05
 
 
 def _curve(setup: Setup, model: Classifier, name: str, norm: str, plan: str, data: Problem | None = None) -> Curve:
@@ -139,19 +141,39 @@ def _count(*groups: Sequence[Curve]) -> str:
 def _figure_3(setup: Setup) -> AnalysisReport:
     """Return curves and slopes: the first model on --data, each further model on the next data set of --other."""
     eps = float(setup.threat.eps)
-    named = [("", setup.data), *(part.split("=", 1) if "=" in part else ("", part) for part in setup.other)]
-    found = []
-    for model, (label, data) in zip(setup.classifiers.items(), named, strict=False):
-        problem = coerce.as_problem(data, setup.n)
-        found.append(_curve(setup, model[1], f"{model[0]}, {label or data}", "Linf", PAPER, problem))
+    models, data = setup.classifiers, {without_folders(setup.data): setup.problem}
+    data |= {distinct(name, data): problem for name, problem in setup.others.items()}
+    if len(models) != len(data):
+        raise InputError(
+            expected="one data set for each model: the first model on --data, the others on --other, in their order",
+            got=f"{len(models)} models and {len(data)} data sets",
+            remedy="Give one --other for each model after the first.",
+        )
+    found = [
+        _curve(setup, model, f"{name}, {label}", "Linf", PAPER, problem)
+        for (name, model), (label, problem) in zip(models.items(), data.items(), strict=True)
+    ]
     rows = []
     for c in found:
         s = c.slope(eps)
         rows.append((c.name, _share(c.at(eps)), s.below, s.above, f"{s.p_value:.2g}"))
     title = f"samples that break within {eps / 2:.4g} below and above eps = {_radius(eps)}, n = {found[0].n}"
     table = Table(title, ("model, data", "robust error at eps", "just below", "just above", "p-value"), tuple(rows))
-    summary = "A change of slope at the radius of training: more samples break just above it than just below."
-    return AnalysisReport("slopes", "Change of slope", summary, (table,), (_steps("Linf", found),))
+    return AnalysisReport("slopes", "Change of slope", _slopes(rows), (table,), (_steps("Linf", found),))
+
+
+def _slopes(rows: Sequence[Sequence[Any]]) -> str:
+    """Return what the p-values of the table of Figure 3 say: in which curves the slope changes significantly.
+
+    >>> _slopes([("a", "10 %", 3, 30, "1e-05"), ("b", "10 %", 9, 8, "1")])
+    'More samples break just above the radius of training than just below in 1 of 2 curves (p < 0.05): a, p = 1e-05; ...
+    """
+    steeper = [row[3] > row[2] and float(row[4]) < SIGNIFICANT for row in rows]
+    cases = "; ".join(
+        f"{'' if yes else 'not shown for '}{row[0]}, p = {row[4]}" for yes, row in zip(steeper, rows, strict=True)
+    )
+    counted = f"in {sum(steeper)} of {len(rows)} curve{'' if len(rows) == 1 else 's'} (p < {SIGNIFICANT})"
+    return f"More samples break just above the radius of training than just below {counted}: {cases}."
 
 
 def _figure_4(setup: Setup) -> AnalysisReport:
@@ -166,7 +188,8 @@ def _figure_4(setup: Setup) -> AnalysisReport:
     order = order_across_norms(linf, l2)
     kept = Table(
         f"order of two models by the area below their curves, n = {len(data)}",
-        ("models", "difference in Linf", "difference in L2", "order", "crossings in Linf", "crossings in L2"),
+        ("models", "difference in Linf", "difference in L2", "order", "significant crossings in Linf",
+         "significant crossings in L2"),
         tuple(
             (f"{o.name_a} − {o.name_b}", str(o.in_first), str(o.in_second), o.verdict,
              *(len(c.real) for c in o.crossings))
@@ -183,8 +206,7 @@ def _figure_4(setup: Setup) -> AnalysisReport:
 
 
 def _measured_distances(setup: Setup) -> list[ClassDistances]:
-    specs = [setup.data, *(part.split("=", 1)[-1] for part in setup.other)]
-    return [distances(coerce.as_problem(s, setup.n), NORMS, device=setup.device) for s in specs]
+    return [distances(p, NORMS, device=setup.device) for p in (setup.problem, *setup.others.values())]
 
 
 TABLE_2_COLUMNS = (
@@ -278,71 +300,73 @@ SMALL = "CIFAR-10 and the networks cifar10/Linf/Croce2019Provable_* and Croce202
 SETS = "MNIST, Fashion-MNIST, GTSRB, CIFAR-10, Tiny-ImageNet and HAR"
 
 
-def _exhibit(name: str, place: str, title: str, **about: Any) -> Exhibit:
+def _exhibit(name: str, place: str, title: str, uses: str, **about: Any) -> Exhibit:
     """Return an exhibit with the paper's numbers from the file curves.json."""
     t = _PUBLISHED[name]
     published = (Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))),)
-    return Exhibit(f"curves/{name}", title, place, published=published, **about)
+    return Exhibit(f"curves/{name}", title, place, published=published, uses=tuple(uses.split()), **about)
 
 
 _PUBLISHED = json.loads((resources("brinell.reproduce.papers") / "curves.json").read_text(encoding="utf-8"))
 EXHIBITS: tuple[Exhibit, ...] = (
     _exhibit(
         "figure-1", "Figure 1", "Curves of a smooth and a squiggly boundary of toy data",
-        needs="nothing", cost="seconds", measure=_figure_1,
+        needs="nothing", cost="seconds", measure=_figure_1, uses="", source=CALCULATED,
         differences="None: both curves are computed from the closed forms of the paper's code.",
     ),
     _exhibit(
         "table-1", "Table 1", "Robust error at three radii", needs=SMALL, cost="about 900 steps per sample",
-        measure=_table_1,
-        differences="The paper takes the value of the sample whose distance is nearest to eps; here it is the share of "
-        "samples with a distance of at most eps. Radii are an eighth, a half and the whole of --eps.",
+        measure=_table_1, uses="models data eps n seed device",
+        differences="MMR-UNIV on CIFAR-10 is the paper's own network: its row should agree up to the attack and n. The "
+        "paper has no rows for other data; there the radii, an eighth, a half and the whole of --eps, are ours. The "
+        "paper takes the value of the sample whose distance is nearest to eps; here it is the share of samples with a "
+        "distance of at most eps.",
     ),
     _exhibit(
         "figure-2", "Figure 2", "Curves of several training methods in Linf and L2", needs=SMALL,
-        cost="about 900 steps per sample", measure=_figure_2,
+        cost="about 900 steps per sample", measure=_figure_2, uses="models data n seed device",
         differences="L2 distances come from FMN instead of C&W, which takes a hundred times the passes. The code of "
         "the paper measures the L2 perturbations in Linf; here they are measured in L2.",
     ),
     _exhibit(
         "figure-3", "Figure 3", "Change of slope at the radius of training",
         needs="MNIST, Fashion-MNIST, GTSRB, CIFAR-10 and the networks DATA/Linf/Croce2019Provable_MMR_AT of the zoo",
-        cost="about 900 steps per sample", measure=_figure_3,
+        cost="about 900 steps per sample", measure=_figure_3, uses="models data other eps n seed device",
         differences="The paper looks at the curves; here the samples on both sides of the radius are counted and "
         "tested. Each --model runs on the --data or --other of the same position.",
     ),
     _exhibit(
         "figure-4", "Figure 4", "The same networks in Linf and L2",
         needs="CIFAR-10 and the networks cifar10/*/Croce2019Provable_MMR_AT, Croce2020Provable_MMR_UNIV of the zoo",
-        cost="200 steps per sample", measure=_figure_4,
+        cost="200 steps per sample", measure=_figure_4, uses="models data n seed device",
         differences="Distances come from FMN in both norms. The third panel measures the L2 perturbations in Linf, as "
         "the code of the paper does in its right plot.",
     ),
     _exhibit(
         "figure-5", "Figure 5", "Distribution of the distances between classes", needs=SETS,
-        cost="minutes per data set", measure=_figure_5,
+        cost="minutes per data set", measure=_figure_5, uses="data other n device",
         differences="None in the definition: exact distances, duplicates left out.",
     ),
     _exhibit(
         "table-2", "Table 2", "Smallest and largest distances between classes", needs=SETS,
-        cost="minutes per data set", measure=_table_2,
+        cost="minutes per data set", measure=_table_2, uses="data other n device",
         differences="None in the definition: exact distances, duplicates left out.",
     ),
     _exhibit(
         "figure-6", "Figure 6", "Curves that cross in L2 but not in Linf (Example 1)", needs="nothing",
-        cost="seconds", measure=_figure_6,
+        cost="seconds", measure=_figure_6, uses="seed device",
         differences="The paper does not print its points; these two classifiers and 80 points have the same property.",
     ),
     _exhibit(
         "figure-7", "Figure 7", "Large perturbations that are hard to see",
         needs="CIFAR-10 and the network cifar10/Linf/Croce2019Provable_MMR_AT of the zoo",
-        cost="about 900 steps per sample", measure=_figure_7,
+        cost="about 900 steps per sample", measure=_figure_7, uses="model data n seed device",
         differences="The paper shows four chosen images; here they are those with the largest distances.",
     ),
     _exhibit(
         "figure-8", "Figure 8", "Curves of large models",
         needs="CIFAR-10 and the networks cifar10/Linf/Sehwag2020Hydra and Wu2020Adversarial_extra of the zoo",
-        cost="100 steps per sample of a WideResNet-28-10", measure=_figure_8,
+        cost="100 steps per sample of a WideResNet-28-10", measure=_figure_8, uses="models data eps n seed device",
         differences="Distances come from FMN (100 steps) instead of the paper's search over the radius of PGD, which "
         "takes nine times the passes.",
     ),

@@ -12,12 +12,14 @@ from brinell.analysis.corruptions import Baseline, corruption_accuracy
 from brinell.analysis.intervals import interval_series, percent
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
+from brinell.data.catalogue import SETS
 from brinell.data.corruptions import corrupted
+from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate, evaluate_seeds
 from brinell.leaderboard import records
 from brinell.models import zoo
-from brinell.reproduce.exhibit import Exhibit
+from brinell.reproduce.exhibit import MODELS, RECORDS, Exhibit
 from brinell.reproduce.setup import Setup
 from brinell.results import Run
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
@@ -61,9 +63,9 @@ def _report(setup: Setup, found: ModelResults[Any], note: str = "") -> AnalysisR
 
 def _others(setup: Setup) -> dict[str, Problem]:
     """Return the data sets of --other by name or, if none are given, three corruptions of the data."""
-    named = (text.partition("=") for text in setup.other)
-    given = {name: coerce.as_problem(source, setup.n) for name, _, source in named}
-    return given or {f"{name} {SEVERITY}": corrupted(setup.problem, name, SEVERITY, setup.seed) for name in SHIFTS}
+    return setup.others or {
+        f"{name} {SEVERITY}": corrupted(setup.problem, name, SEVERITY, setup.seed) for name in SHIFTS
+    }
 
 
 def _figure_1(setup: Setup) -> AnalysisReport:
@@ -159,25 +161,34 @@ def _fairness(setup: Setup) -> AnalysisReport:
     report = _report(setup, found)
     classes = [c.name for c in found.measured[0].result.classes]  # type: ignore[union-attr]
     rows = tuple(
-        (m.model, *(f"{100 * c.clean.value:.0f} / {100 * c.robust.value:.0f}" for c in m.result.classes))
+        (m.model, what, *(percent(getattr(c, what)) for c in m.result.classes))
         for m in found.measured
         if m.result is not None
+        for what in ("clean", "robust")
     )
+    sizes = [f"{c.name}, n = {c.clean.n}" for c in found.measured[0].result.classes]  # type: ignore[union-attr]
     lines = tuple(
         interval_series(m.model, classes, [c.robust for c in m.result.classes])
         for m in found.measured
         if m.result is not None
     )
     by_class = Figure("Robust accuracy by class", "bars", "class", "robust accuracy, %", lines)
-    table = Table("Clean / robust accuracy by class, %", ("model", *classes), rows)
+    table = Table("Accuracy by class, % [95 % interval]", ("model", "accuracy", *sizes), rows)
     return replace(report, tables=(*report.tables, table), figures=(by_class, *report.figures))
 
 
 def _privacy(setup: Setup) -> AnalysisReport:
+    if setup.data not in SETS:
+        raise InputError(
+            expected="data with a training split, because the training samples are the members",
+            got=setup.data,
+            remedy="Give --data cifar10 or another data set that brinell data lists.",
+        )
     members, others = coerce.as_problem(f"{setup.data},split=train", setup.n), setup.problem
     return _report(
         setup,
         _points(setup, lambda m, _: analysis.privacy(m, members, others, threat=setup.threat, seed=setup.seed)),
+        f"; {len(members):,} members and {len(others):,} others",
     )
 
 
@@ -236,14 +247,16 @@ def _corruptions(setup: Setup) -> AnalysisReport:
     rows: list[tuple[Cell, ...]] = []
     kinds = last.names
     for name, r in reports.items():
-        cells = (percent(r.clean) if r.clean else "", percent(r.mean), round(100 * (r.mce(baseline) or 0), 1))
-        rows.append((name, *cells, *(round(100 * r.mean_of(kind).value, 1) for kind in kinds)))
+        mce = r.mce(baseline)
+        cells = (percent(r.clean) if r.clean else "", percent(r.mean), None if mce is None else round(100 * mce, 1))
+        rows.append((name, *cells, *(percent(r.mean_of(kind)) for kind in kinds)))
     columns = ("model", "clean, %", "mean of 75 settings, %", f"mCE against {last_name}, %", *kinds)
     bars = tuple(interval_series(name, kinds, [r.mean_of(k) for k in kinds]) for name, r in reports.items())
     title = f"Accuracy under 15 corruptions at 5 severities, n = {len(data):,}"
     return AnalysisReport(
         "corruptions", title, " ".join(f"{name}: {r.mean}." for name, r in reports.items()),
-        (Table(title, columns, tuple(rows)),), (Figure(title, "bars", "corruption", "mean accuracy, %", bars),),
+        (Table(f"{title}; mCE without interval", columns, tuple(rows)),),
+        (Figure(title, "bars", "corruption", "mean accuracy, %", bars),),
     )  # fmt: skip
 
 
@@ -265,6 +278,7 @@ def _says(*sentences: str) -> tuple[Table, ...]:
 
 
 ZOO = "CIFAR-10 and the Linf models of the zoo"
+L2_ZOO = "the L2 models of the zoo (networks trained in L2) and CIFAR-10"
 
 EXHIBITS: tuple[Exhibit, ...] = (
     Exhibit(
@@ -272,7 +286,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         needs="nothing: stored records", cost="seconds",
         published=(Table("CIFAR-10, Linf, 8/255", ("rank", "method", "clean, %", "robust, %", "extra data",
                                                    "architecture", "venue"), FIGURE_1),),
-        measure=_figure_1,
+        measure=_figure_1, source=RECORDS, uses=(),
         differences="The leaderboard has grown since the paper, so the ranks differ. The records are copied, not run.",
     ),
     Exhibit(
@@ -284,7 +298,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
             "extra data alleviates the trade-off between robustness and accuracy",
             "all models with high robustness have a lower clean accuracy than standard models",
         ),
-        measure=_figure_2,
+        measure=_figure_2, source=RECORDS, uses=(),
         differences="The records are those of today, with more models than the paper's 54. Venues are updated there.",
     ),
     Exhibit(
@@ -292,14 +306,14 @@ EXHIBITS: tuple[Exhibit, ...] = (
         needs="nothing: stored cards and records", cost="seconds",
         published=(Table("models", ("threat", "CIFAR-10, zoo", "CIFAR-10, leaderboard", "CIFAR-100, zoo",
                                     "CIFAR-100, leaderboard"), TABLE_1),),
-        measure=_table_1,
+        measure=_table_1, source=RECORDS, uses=(),
         differences="Zoo and leaderboards have grown since the paper. Cards without loadable weights are counted.",
     ),
     Exhibit(
         "robustbench/section-3.1", "Mean accuracy over common corruptions", "Section 3.1",
         needs="CIFAR-10-C and the models of the zoo", cost="75 forwards per sample and model",
         published=_says("the score is the mean accuracy over corruption types and severities"),
-        measure=_corruptions,
+        measure=_corruptions, uses=("models", "data", "n", "seed", "device"),
         differences="The corruptions are generated from the first n images, keyed by the seed, not read from "
         "CIFAR-10-C. The mean corruption error is relative to the last model given, since AlexNet's is for ImageNet.",
     ),
@@ -310,7 +324,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
             "higher robust accuracy on CIFAR-10 goes with higher standard accuracy on shifted data",
             "robust models, particularly in L2, improve clearly on CIFAR-10-C",
         ),
-        measure=_shift,
+        measure=_shift, uses=(*MODELS, "other"),
         differences=f"{MANY}, and {ATTACK}. Without --other the shifted data are three corruptions of the same images.",
     ),
     Exhibit(
@@ -328,7 +342,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         needs=f"{ZOO}; CIFAR-100, SVHN and Describable Textures", cost="a Run and 4 forwards per sample and model",
         published=_says("robust training lowers the AUROC, compared with standard training",
                         "extra data do not help as they do in standard training"),
-        measure=_ood,
+        measure=_ood, uses=(*MODELS, "other"),
         differences=f"{MANY}, and {ATTACK}. Without --other the foreign data are three kinds of noise.",
     ),
     Exhibit(
@@ -357,25 +371,26 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "robustbench/figure-10", "Robust accuracy under distribution shift", "Appendix D, Figure 10",
         needs=f"{ZOO}; CIFAR-10-C, CIFAR-10.1 and CINIC-10", cost="a Run per model and data set",
         published=_says("robust accuracies on CIFAR-10 and on its variations correlate clearly"),
-        measure=lambda setup: _shift(setup, robust=True),
+        measure=lambda setup: _shift(setup, robust=True), uses=(*MODELS, "other"),
         differences=f"{MANY}, and {ATTACK}. Without --other the shifted data are three corruptions of the same images.",
     ),
     Exhibit(
         "robustbench/appendix-d-calibration", "Calibration of L2-robust models", "Appendix D, calibration",
-        needs="CIFAR-10 and the L2 models of the zoo", cost="a Run and 1 forward per sample and model",
+        needs=L2_ZOO, cost="a Run and 1 forward per sample and model",
         published=_says("L2-robust models can be better calibrated by default; after scaling the advantage vanishes"),
         measure=_calibration, differences=f"Give models trained in L2 with --norm L2 --eps 0.5; {NO_APPENDIX}.",
     ),
     Exhibit(
         "robustbench/figure-12", "Detection of out-of-distribution inputs by L2-robust models", "Appendix D, Figure 12",
-        needs="CIFAR-10 and the L2 models of the zoo; CIFAR-100, SVHN and Describable Textures",
+        needs=f"{L2_ZOO}; CIFAR-100, SVHN and Describable Textures",
         cost="a Run and 4 forwards per sample and model",
         published=_says("L2-robust models detect about as well as standard ones; that of Augustin et al. does better"),
-        measure=_ood, differences=f"Give models trained in L2 with --norm L2 --eps 0.5; {NO_APPENDIX}.",
+        measure=_ood, uses=(*MODELS, "other"),
+        differences=f"Give models trained in L2 with --norm L2 --eps 0.5; {NO_APPENDIX}.",
     ),
     Exhibit(
         "robustbench/appendix-d-fairness", "Robust accuracy by class of L2-robust models", "Appendix D, fairness",
-        needs="CIFAR-10 and the L2 models of the zoo", cost="a Run per model",
+        needs=L2_ZOO, cost="a Run per model",
         published=_says("in L2 the class deer does not lose as much as in Linf"),
         measure=_fairness, differences=f"Give models trained in L2 with --norm L2 --eps 0.5; {NO_APPENDIX}.",
     ),
@@ -390,7 +405,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
         "robustbench/appendix-d-smoothness", "Smoothness and robustness", "Appendix D, smoothness",
         needs=ZOO, cost="about 400 forwards and backwards for each of 32 samples and model",
         published=_says("for a fixed architecture, standard training gives much less smooth classifiers"),
-        measure=_smoothness,
+        measure=_smoothness, uses=(*MODELS, "steps"),
         differences="The networks at hand have different architectures, and the constants grow with the scale of the "
         "logits. Only the output is measured, on 32 samples.",
     ),
