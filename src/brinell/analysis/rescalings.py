@@ -122,7 +122,7 @@ def successes(broken: Sequence[frozenset[int]], n: int) -> tuple[Successes, ...]
 
 
 def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan:
-    """Return a plan with one stage per rescaling; all stages use the same random starting points.
+    """Return a plan with one stage per rescaling of the logits; all stages use the same random starting points.
 
     >>> import brinell
     >>> [s.name for s in rescaling_plan("adaptive").stages_for(brinell.Linf(0.1))][:2]

@@ -257,7 +257,7 @@ class Pursuit(Attack[PursuitState]):
         )  # fmt: skip
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
-        """Return the Auto-PGD states, with new runs from random starts in the rows `new` (on a CPU, only these run)."""
+        """Return the Auto-PGD states; the rows `new` begin again at random points of the ball."""
         if not _may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]

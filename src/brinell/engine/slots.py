@@ -19,7 +19,8 @@ class Samples:
     """The samples of one stage on the device, with a radius per sample and a target class per sample and attempt.
 
     `targets` has one column per attempt (−1: no target). `attempts`, shape (samples, 2), holds each sample's first
-    attempt number and its last plus one; None means all attempts. `batch.key` is the noise key without the attempt.
+    attempt number and its last plus one; None means all attempts. `batch.key` is the
+    random key of each sample; the attempt is mixed in when the attempt begins.
     """
 
     batch: Batch

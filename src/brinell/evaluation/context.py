@@ -1,4 +1,4 @@
-"""What an evaluation works with: settings that all stages share (`StageContext`), samples, checks, identity."""
+"""What an evaluation works with: the settings of all stages (`StageContext`), the samples, and the Run's identity."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

@@ -43,7 +43,7 @@ def threat_for(run: Run, data: Problem) -> Threat:
         if first_ids(data, len(stored)) == stored or data.fingerprint() == run.identity.data.fingerprint:
             return threat
         raise RunError(
-            expected="the samples in the order of the Run, which does not store which sample has which radius",
+            expected="the samples in the order of the Run, because this Run stores radii without sample ids",
             got="another order",
             remedy="Pass the data in the order of the Run, or evaluate again: new Runs store the ids.",
         )

@@ -53,9 +53,9 @@ class Matching(Attack[MatchingState]):
         one_of("of", self.of, OF)
         if self.of == "features" and self.references is not None and self.references.features is None:
             raise PlanError(
-                expected="references with features",
-                got="references with logits only",
-                remedy="Name the layer, brinell.wrap(net, detector=…, features='layers.5'), and calibrate the result.",
+                expected="reference inputs with features",
+                got="reference inputs with logits only",
+                remedy="Use brinell.calibrated(brinell.wrap(net, detector=…, features='layers.5'), data).",
             )
 
     @property

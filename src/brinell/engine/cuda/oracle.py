@@ -90,7 +90,7 @@ class AcceleratedOracle(Oracle):
     def _tested_copy(
         self, x: Tensor, dtype: torch.dtype | None, check_on: Tensor | None = None
     ) -> tuple[Classifier, Tensor] | None:
-        """Return a copy and its logits at x; None if the module cannot be copied or the copy raises an error."""
+        """Return a copy of the module and its logits at x; None if it cannot be copied or the copy raises an error."""
         with suppress(Exception), torch.no_grad(), lower(self.precision, x.device):
             copy = self.classifier.copy(dtype, check_on)
             return None if copy is None else (copy, copy.forward(x).logits.float())

@@ -35,7 +35,7 @@ class BoardEntry:
 
     @property
     def ranked(self) -> bool:
-        """Whether the entry is ranked: it has an accuracy, and its verdict is reliable or, without a Run, unknown."""
+        """Whether the entry has an accuracy and a reliable verdict; without a Run it needs no verdict."""
         return self.record.best is not None and self.record.verdict in (None, "reliable")
 
 
