@@ -95,6 +95,8 @@ def test_seeds(brinell: Any, here: Path) -> None:
     result = brinell("benchmark", "--model", "demo", "--dataset", "demo", "--n", 4, "--eps", 0.5, "--seeds", 2, "-q")
     assert result.code == 0 and "over 2 seeds" in result.out
     many = brinell("benchmark", "--model", "demo", "--model", "b=demo", "--dataset", "demo", "--n", 4, "--eps", 0.5,
-                   "--seeds", 2, "--json", "-q")  # fmt: skip
+                   "--seeds", 2, "--json", "--out", "both", "-q")  # fmt: skip
+    first, second = sorted((here / "both").iterdir())  # equal weights under two names
+    assert second.name == f"{first.name}-2" and (second / "seed-1").is_dir()
     numbers = json.loads(many.out)["numbers"]
     assert [m["value"] for m in numbers["b"]] == [0.0, 0.0] and set(numbers) == {"demo", "b"}

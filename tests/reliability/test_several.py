@@ -104,7 +104,7 @@ def test_the_report_has_one_line_per_attack_and_one_for_random_points(tmp_path: 
         ({"sweep": "kappa", "values": (0.5, 1.5)}, "below 1"),
         ({"attacks": []}, "at least one attack"),
         ({"sweep": "inner", "values": (9.7, 30)}, "whole numbers of inner points, at least 1, got 9.7"),
-        ({"sweep": "inner", "values": (30, 0)}, "at least 1, got 0"),
+        ({"sweep": "inner", "values": (30, 0, float("inf"))}, "at least 1, got 0, inf"),
     ],
 )
 def test_mistakes_are_told_with_a_remedy(options: dict, text: str) -> None:

@@ -123,7 +123,7 @@ def test_the_commands(tmp_path: Path) -> None:
     numbers = json.loads(files["json"].read_text())["numbers"]
     assert [len(t["best_loss"]) for t in numbers["traces"]] == [5, 5]
     assert len(files["csv"].read_text().splitlines()) == 11
-    scaled = ["analyze", "logit-scale", *base, "--scale", "1", "--scale", "0.01", "--steps", "2"]
+    scaled = ["analyze", "logit-scale", *base, "--scale", "1", "--scale", "0.01", "--steps", "2", "--loss", "cw"]
     made = runner.invoke(app, [*scaled, "--csv", str(files["csv"])])
     assert made.exit_code == 0, made.output
     assert [line.split(",")[0] for line in files["csv"].read_text().splitlines()] == ["scale", "1", "0.01"]

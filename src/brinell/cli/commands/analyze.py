@@ -23,7 +23,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import threat
 from brinell.errors import InputError, check_output_paths
 from brinell.reliability import traces
-from brinell.reliability.traces.trace import ATTACKS, REL_STEPS
+from brinell.reliability.traces.trace import ALIASES, ATTACKS, REL_STEPS
 from brinell.reliability.traces.trace import STEPS as TRACE_STEPS
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Run, open_runs
@@ -371,8 +371,8 @@ def logit_scale(
     check_output_paths(csv)
     runs = output.open(run)
     result = traces.logit_scales(
-        *target.load(sampling.n), scale or traces.logit_scale.SCALES, attack=PGD(steps=steps, loss=loss), progress=None,
-        **sampling.arguments(),
+        *target.load(sampling.n), scale or traces.logit_scale.SCALES,
+        attack=PGD(steps=steps, loss=ALIASES.get(loss, loss)), progress=None, **sampling.arguments(),
     )  # fmt: skip
     if csv is not None:
         csv.write_text(result.to_csv())

@@ -152,7 +152,7 @@ def test_attacks(
         levels = KAPPAS if values is None else tuple(sorted(values, reverse=True))
         tests = run_tests(classifier, problem, threat, plans, inner=inner, levels=levels, **common)
         return AttackTests(tuple(tests), sweep, _by_kappa(tests))
-    wrong = [v for v in values or () if v < 1 or v != int(v)]
+    wrong = [v for v in values or () if v < 1 or not float(v).is_integer()]
     if wrong:
         raise InputError(
             expected="whole numbers of inner points, at least 1",

@@ -242,8 +242,9 @@ def _expand(attack: str | AnyAttack, loss: str, budgets: Sequence[int], rel_step
 
 
 def require_untargeted(loss: str) -> None:
-    """Raise an error if the loss is unknown or needs a target class, which traces and logit scales do not choose."""
-    one_of("an untargeted loss", loss, [*(name for name, known in LOSSES.items() if not known.targeted), *ALIASES])
+    """Raise an error if the loss is unknown or needs a target, which traces and logit scales do not choose."""
+    usable = (name for name, known in LOSSES.items() if not (known.targeted or known.matches))
+    one_of("an untargeted loss", loss, [*usable, *ALIASES])
 
 
 def require_correct(clean: Proportion) -> None:
