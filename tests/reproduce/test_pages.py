@@ -20,6 +20,9 @@ def test_the_pages_show_the_stored_results() -> None:
     for results in stored.values():
         for folder, result in results:
             assert result.picture is None or (folder / result.picture).is_file()
+            assert (folder / "result.md").read_text() == result.to_markdown(), folder
+            used = {"model" if o == "models" else o for o in result.exhibit.uses}
+            assert set(re.findall(r" --(\w+)", result.command)) <= used, folder
             assert not re.search(r"/(work|tmp|home|root)/", (folder / "result.json").read_text()), folder
 
 

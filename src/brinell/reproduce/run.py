@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brinell.environment import version
-from brinell.errors import InputError, RunError
+from brinell.errors import BrinellError, InputError, RunError
 from brinell.reproduce.catalogue import find
 from brinell.reproduce.exhibit import CALCULATED, MEASURED, RECORDS, Exhibit
 from brinell.reproduce.setup import Setup, without_folders
@@ -151,8 +151,11 @@ def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
 
 
 def _run_seconds(folder: Path) -> float | None:
-    """Return the seconds that all Runs below a folder took, None if there are no Runs."""
-    found = [Run.open(path.parent).cost.seconds for path in sorted(folder.rglob(MANIFEST))]
+    """Return the seconds that all Runs below a folder took; None if there are no Runs, or one cannot be read."""
+    try:
+        found = [Run.open(path.parent).cost.seconds for path in sorted(folder.rglob(MANIFEST))]
+    except BrinellError:  # the result is there and must be stored; only its cost is unknown
+        return None
     return sum(found) if found else None
 
 

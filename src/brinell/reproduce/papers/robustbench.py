@@ -182,7 +182,7 @@ def _privacy(setup: Setup) -> AnalysisReport:
         raise InputError(
             expected="data with a training split, because the training samples are the members",
             got=setup.data,
-            remedy="Give --data cifar10 or another data set that brinell data lists.",
+            remedy="Give --data cifar10 or another data set of brinell data list.",
         )
     members, others = coerce.as_problem(f"{setup.data},split=train", setup.n), setup.problem
     return _report(
