@@ -53,3 +53,9 @@ def test_accuracies_by_class_have_n_and_intervals(tmp_path: Path) -> None:
     sizes = [int(c.rpartition(" ")[2]) for c in table.columns[2:]]
     assert sum(sizes) == 20 and [row[1] for row in table.rows] == ["clean", "robust"]
     assert all("[" in str(cell) for row in table.rows for cell in row[2:])
+
+
+def test_a_missing_corruption_error_is_empty_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brinell.analysis.corruptions.report.CorruptionReport.mce", lambda *_: None)
+    (table,) = measure("section-3.1", Setup(n=2)).tables
+    assert [row[3] for row in table.rows] == [None] and "[" in str(table.rows[0][4])

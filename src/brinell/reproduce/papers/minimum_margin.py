@@ -359,7 +359,7 @@ COMPARED_IN = "mm/table-8"
 COMPARISON = "11 plans, two of them AutoAttack: about 25,000 passes per sample"
 WHOLE = (
     f"{OTHER_NETWORK} {EVERY_ITERATE} PGD and CW take steps of eps/4 here, eps/10 in the paper. AA here has five "
-    "restarts (autoattack-paper) and costs more than T-AA; in the paper it costs 0.65 of T-AA, which suggests one."
+    "restarts (autoattack-paper); the paper's AA costs 0.65 of its T-AA, which suggests one restart."
 )
 EXHIBITS: tuple[Exhibit, ...] = (
     _exhibit("figure-1", "Success and cost of the attacks", COMPARISON, _compared, differences=WHOLE,
