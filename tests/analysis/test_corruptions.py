@@ -258,7 +258,7 @@ def test_tables_are_written_added_to_and_read_back(problem, tmp_path):
     assert found.mce(Baseline.named(file, "other, one")) == pytest.approx(0.4 / 0.5)
     with pytest.raises(InputError, match="no name"):
         Baseline.named(file)
-    with pytest.raises(InputError, match="same 1 pairs"):
+    with pytest.raises(InputError, match="the 1 pairs of corruption and severity"):
         save_table(file, {"third": {("fog", 1): 0.5}})
 
 
@@ -279,7 +279,7 @@ def test_a_file_of_mean_errors_is_a_baseline(tmp_path):
 def test_damaged_tables_are_refused(text, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)
-    with pytest.raises(InputError, match="a table of corruption accuracies"):
+    with pytest.raises(InputError, match="a table of corruption errors or accuracies"):
         Baseline.named(file)
 
 
