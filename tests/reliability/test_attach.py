@@ -193,7 +193,8 @@ def test_no_false_alarm(classes: int, width: int, tmp_path: Path) -> None:
     net, data = world(classes, width)
     run = judged(net, data, SOUND, tmp_path, brinell.Linf(0.02))
     assert run.checks[-1]["level"] == "ok", run.checks[-1]["message"]
-    assert run.verdict.level == "reliable", str(run.verdict)
+    # A network that labels its own samples does not use all its classes.
+    assert {finding.anchor for finding in run.verdict.findings} <= {"verdict.md#missing-classes"}, str(run.verdict)
 
 
 def test_no_false_alarm_on_the_adversarially_trained_demo_model(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_the_chance_of_missing_classes_bounds_the_exact_one() -> None:
             assert bound >= truth * (1 - 1e-9)
             assert missing == 0 or truth > 1e-6 or bound < 1e-3, (classes, n, missing)
     # A manifest may say anything: this takes no time.
-    assert missing_by_chance(10**400, 5, 10**400) == 0.0
+    assert missing_by_chance(10**400, 5, 10**400) == 0.0 and missing_by_chance(-1, 5, -3) == 1.0
 
 
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:

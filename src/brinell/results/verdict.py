@@ -129,8 +129,8 @@ def missing_by_chance(classes: int, n: int, missing: int) -> float:
     """
     classes, missing = min(classes, MOST_CLASSES), min(missing, MOST_CLASSES)
     present = classes - missing
-    if present <= 0:
-        return float(missing == 0)
+    if present <= 0 or missing <= 0:
+        return float(missing <= 0)
     ways = math.lgamma(classes + 1) - math.lgamma(present + 1) - math.lgamma(missing + 1)
     return math.exp(min(0.0, ways + n * math.log(present / classes)))
 
