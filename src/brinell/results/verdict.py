@@ -11,7 +11,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.finding import Finding, Level
 from brinell.results import row_queries
-from brinell.results.format.manifest import EVADE
+from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
 if TYPE_CHECKING:
@@ -272,18 +272,29 @@ def _non_finite(run: "Run") -> Iterable[str]:
 
 # A stage may stand still on this share of the samples counted as robust, and on one sample, without being noticed.
 STILL_SHARE, STILL_SAMPLES = 0.1, 1
+CROSS_ENTROPY = "ce"
 
 
 def _stood_still(run: "Run") -> Iterable[str]:
-    rows, survivors = run.numbers(), run.survivors()
+    rows, survivors, stages = run.numbers(), run.survivors(), run.identity.plan.stages
     ids, still = row_queries.ids_of(rows), flagged(rows, STOOD_STILL)
-    for stage in run.identity.plan.stages:
-        count = len(np.intersect1d(ids[still & row_queries.is_attack(rows, stage.name)], survivors))
-        if count > max(STILL_SAMPLES, STILL_SHARE * len(survivors)):
+    gradient = np.isin(np.asarray(rows["attack"]), [s.name for s in stages if not s.black_box])
+    moved = ids[gradient & ~still]
+    for stage in stages:
+        found = np.intersect1d(ids[still & row_queries.is_attack(rows, stage.name)], survivors)
+        if _saturates(stage):
+            # Cross-entropy saturates on sound models too; then another loss must have moved.
+            found = np.setdiff1d(found, moved)
+        if len(found) > max(STILL_SAMPLES, STILL_SHARE * len(survivors)):
             yield (
-                f"The attack {stage.name} stood still on {count} of {n_samples(len(survivors))} counted as robust: for "
-                "at least half of its queries the answers of the model did not change."
+                f"The attack {stage.name} stood still on {len(found)} of {n_samples(len(survivors))} counted as "
+                "robust: for at least half of its queries the answers of the model did not change."
             )
+
+
+def _saturates(stage: StageRecord) -> bool:
+    attack = stage.raw.get("attack")
+    return isinstance(attack, dict) and attack.get("loss") == CROSS_ENTROPY
 
 
 # Probes test gradients, whether the attack works, and its strength. The first two matter for every attack of the plan;
