@@ -11,7 +11,7 @@ import numpy as np
 from brinell.errors import InputError
 
 
-def wilson(k: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(k: int | float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Return Wilson's score interval (low, high) for k successes in n trials; k may be a mean of counts.
 
     Reference: Wilson, JASA 22 (1927), 209-212.
@@ -235,7 +235,7 @@ def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _check_counts(k: float, n: int) -> None:
+def _check_counts(k: int | float, n: int) -> None:
     if not 0 <= k <= n:
         raise _bad_counts(f"k={k}, n={n}")
 
