@@ -113,7 +113,7 @@ def _series(name: str, x: tuple[str, ...], shares: Sequence[Proportion]) -> Seri
 
 def test_attacks(
     classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
-    *, sweep: str | None = None, values: Sequence[float] | None = None, inner: int = 999,
+    *, sweep: str | None = None, values: Sequence[int | float] | None = None, inner: int = 999,
     kappa: float | None = None, curve: bool = False, random_queries: int | None = None, **options: Any,
 ) -> AttackTests:  # fmt: skip
     """Run the binarization test of several attacks on the same classifiers, at one hardness or at several.
@@ -139,7 +139,7 @@ def test_attacks(
             raise InputError(
                 expected="`values` together with `sweep`", got="only `values`", remedy="Add sweep='kappa' or 'inner'."
             )
-        levels: Sequence[float] = KAPPAS if kappa is None else (kappa,)
+        levels: Sequence[int | float] = KAPPAS if kappa is None else (kappa,)
         common = {"levels": levels, "curve": curve, "random_queries": random_queries, **options}
         return AttackTests(tuple(run_tests(classifier, problem, threat, plans, inner=inner, **common)))
     one_of("a sweep", sweep, SWEEPS)

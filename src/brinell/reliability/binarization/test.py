@@ -112,7 +112,7 @@ def test_attack(
 def run_tests(
     classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
     *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
-    gap: float = 0.05, levels: Sequence[float] = KAPPAS, curve: bool = False, readout: Any = "linear",
+    gap: float = 0.05, levels: Sequence[int | float] = KAPPAS, curve: bool = False, readout: Any = "linear",
     layer: Layer = None, reference: Any = None, random_queries: int | None = None,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> list[BinarizationTest]:  # fmt: skip
@@ -297,7 +297,7 @@ def _corners(threat: Threat, wanted: bool | None) -> bool:
     return threat.norm.corners if wanted is None else wanted
 
 
-def _require_kappas(levels: Sequence[float]) -> None:
+def _require_kappas(levels: Sequence[int | float]) -> None:
     for kappa in levels:
         if not 0 < kappa < 1:
             raise InputError(

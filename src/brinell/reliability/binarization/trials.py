@@ -45,7 +45,7 @@ class TestSpecification:
     features: Features
     readout: Readout
     design: Design
-    levels: Sequence[float]
+    levels: Sequence[int | float]
     curve: bool
     queries: int | None
     notes: tuple[str, ...]

@@ -128,7 +128,7 @@ def _percent(p: Proportion) -> str:
 
 
 def logit_scales(
-    classifier: Any, problem: Any, threat: Threat, scales: Sequence[float] = SCALES,
+    classifier: Any, problem: Any, threat: Threat, scales: Sequence[int | float] = SCALES,
     *, attack: AnyAttack = ATTACK, progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> LogitScales:  # fmt: skip
     """Return the share of zero gradient coordinates, and the robust accuracy, with the logits divided by each scale.

@@ -182,7 +182,7 @@ class _Traced:
 
 def trace(
     classifier: Any, problem: Any, threat: Threat, attacks: Sequence[str | AnyAttack] = ATTACKS,
-    *, losses: Sequence[str] = ("ce",), steps: Sequence[int] = STEPS, rel_steps: Sequence[float] = REL_STEPS,
+    *, losses: Sequence[str] = ("ce",), steps: Sequence[int] = STEPS, rel_steps: Sequence[int | float] = REL_STEPS,
     progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> Traces:  # fmt: skip
     """Return the best loss so far and the robust accuracy after every iteration of several attacks.
@@ -228,7 +228,9 @@ def trace(
     return Traces(model.name, str(bound), clean, tuple(sorted({*budgets, *own})), tuple(made))
 
 
-def _expand(attack: str | AnyAttack, loss: str, budgets: Sequence[int], rel_steps: Sequence[float]) -> list[_Traced]:
+def _expand(
+    attack: str | AnyAttack, loss: str, budgets: Sequence[int], rel_steps: Sequence[int | float]
+) -> list[_Traced]:
     if isinstance(attack, Attack):
         require_untargeted(attack.loss)
         return [_Traced(attack.name, None, attack)]
