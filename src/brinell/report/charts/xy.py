@@ -184,7 +184,7 @@ def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dic
     parts.append(element("g", *_ticks_below(axes), class_="ticks-x"))
     box = f"0 0 {wide} {high}"
     plot = {"x": LEFT, "y": TOP, "width": wide, "height": high, "viewBox": box, "preserveAspectRatio": "none"}
-    parts.append(element("svg", inside, class_="plot-axes", **plot))
+    parts.append(element("svg", inside, class_="plot-area", **plot))
     parts.append(element("text", escape(x), class_="label", x=LEFT + wide / 2, y=HEIGHT - 8, text_anchor="middle"))
     turned = f"translate(15 {TOP + high / 2}) rotate(-90)"
     parts.append(element("text", escape(y), class_="label", transform=turned, text_anchor="middle"))
