@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo environment check test ci slow ray adapters docs coverage bench clean
+.PHONY: help demo environment check test ci slow ray adapters docs coverage bench fortress clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench: environment ## fresh environment, then every benchmarks/bench_*.py
 	  if [ ! -e "$$file" ]; then echo "no benchmarks/bench_*.py yet"; exit 0; fi; \
 	  echo "== $$file"; $(BIN)/python "$$file"; \
 	done
+
+fortress: environment ## fresh environment, then kill, corrupt, forge and fuzz with a seed; the table of what held
+	$(ONE_THREAD) $(BIN)/python benchmarks/fortress.py
 
 clean: ## remove environments, caches and build products
 	rm -rf $(DEMO) $(TEST) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage .coverage.* .hypothesis

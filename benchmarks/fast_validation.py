@@ -1,26 +1,26 @@
-"""The `fast` plan beside `autoattack`, sample by sample, on networks its rule was not fixed on.
+"""The plan `fast` beside `autoattack`, sample by sample, on the networks of validation_networks.py.
 
-Usage: python benchmarks/fast_validation.py WORLD --fashion FOLDER --cifar W.pt --cifar-data X.npz --out DIR
-Writes DIR/WORLD.json. With --plans fast only the first half is run (for trying things out).
+Usage: python benchmarks/fast_validation.py measure [NAME…] --references RUNS --out DIR
+       python benchmarks/fast_validation.py table --out DIR
+
+`measure` writes DIR/NAME.json. The Run of `autoattack` is read from RUNS/NAME (`validation_networks.py reference` makes
+it); with --n fewer samples are compared. `table` prints the tables of benchmarks/results/fast.md.
 """
 
 import argparse
 import json
 import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-import numpy as np
-import torch
-from fast_trajectories import World, fashion, prototypes, train
-from networks import load_preact18
 from torch import Tensor, nn
 
 import brinell
-from brinell import L1, L2, Linf
 from brinell.core.threat import Threat, threat
 
-# Passes of the reference AutoAttack on every sample that survives it: 7,857 forwards and 1,910 backwards.
-REFERENCE = 9767
+# A layer should speak up if Pursuit alone misses more than one sample and more than this share.
+TOLERATED = 0.002
 
 
 def gelu(classes: int) -> nn.Module:
@@ -46,98 +46,88 @@ def calibrate(net: nn.Module, x: Tensor, y: Tensor, norm: str, low: float, high:
     return threat(norm, float(f"{low:.3g}"))
 
 
-def world(name: str, args: argparse.Namespace) -> World:
-    d = args.device
-    if name == "cifar_linf":
-        with np.load(args.cifar_data) as stored:
-            x, y = torch.from_numpy(stored["x"][: args.n]).float() / 255, torch.from_numpy(stored["y"][: args.n])
-        return World(name, load_preact18(args.cifar).to(d), x, y, Linf("8/255"))
-    if name == "many100_linf":  # standard training, a hundred classes
-        x, y = prototypes(100, 30000, 177, d)
-        net = train(pooled(100, 20), x, y, None, 4, 178)
-        x, y = prototypes(100, args.n, 177, d)
-        return World(name, net, x, y, calibrate(net, x, y, "Linf", 0.0, 0.3))
-    folder = Path(args.fashion)
-    x, y = (v[3000 : 3000 + args.n] for v in fashion(folder, "t10k", d))  # those before served the design
-    if name == "demo_linf":
-        from brinell.models.demo import demo_net
+def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any]:
+    """`fast` on n samples of the network, and what `autoattack` did on the same ones."""
+    from validation_networks import load  # it imports this file
 
-        return World(name, demo_net(), x, y, Linf(0.1))
-    xt, yt = fashion(folder, "train", d)
-    if name == "gelu_l2":  # standard training, no kinks
-        net = train(gelu(10), xt, yt, None, 4, 101)
-        return World(name, net, x, y, calibrate(net, x, y, "L2", 0.0, 2.0))
-    if name == "pooled_l2":  # adversarial training, a second norm
-        return World(name, train(pooled(10, 28), xt, yt, L2(1.0), 4, 102), x, y, L2(1.0))
-    if name == "tiny_linf":  # one hidden layer of 24
-        net = nn.Sequential(nn.Flatten(), nn.Linear(784, 24), nn.ReLU(), nn.Linear(24, 10))
-        net = train(net, xt, yt, Linf(0.05), 4, 103)
-        return World(name, net, x, y, Linf(0.05))
-    if name == "pooled_l1":
-        return World(name, train(pooled(10, 28), xt, yt, L1(6), 4, 104), x, y, L1(6))
-    raise SystemExit(f"no world {name}")
+    w, begun = load(name, n), time.perf_counter()
+    fast = brinell.evaluate(w.net, (w.x, w.y), w.threat, "fast", seed=seed, device="cpu", progress=False)
+    seconds, layers = time.perf_counter() - begun, fast.layers
+    assert layers is not None
+    # The samples of a reference are the first ones of the same data under the same ids.
+    full, ids = brinell.Run.open(references / name), set(range(len(w.y)))
+    rows = [r for r in full.rows().to_pylist() if r["sample_id"] in ids]
+    fell = {r["sample_id"] for r in rows if r["broken"] and r["verified"]}
+    left, mine = ids - fell, set(fast.survivors().tolist())
+    pursuit = ids - {
+        r["sample_id"] for r in fast.rows().to_pylist() if r["broken"] and r["attack"] in ("clean", "pursuit")
+    }
+    passes = {
+        "fast": fast.cost.forwards + fast.cost.backwards,
+        "autoattack": sum(r["forwards"] + r["backwards"] for r in rows),
+    }
+    return {
+        "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "finished": full.finished,
+        "clean": fast.clean_accuracy.k, "fast": len(mine), "autoattack": len(left), "pursuit": len(pursuit),
+        "only_autoattack": sorted(mine - left), "only_fast": sorted(left - mine),
+        "missed_by_pursuit": sorted(pursuit - left), "verdict": fast.verdict.level,
+        "reasons": list(fast.verdict.reasons),
+        "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"], "seconds": seconds,
+        "stages": [[s.attack, s.attacked, s.broken] for s in fast.stages()],
+        "rings": [[r.low, r.high, r.survivors, r.attacked, r.broken] for r in layers.rings],
+        "random": None if fast.audit is None else [fast.audit.audited, fast.audit.found],
+        "spoke": {
+            "search": sum(s.broken for s in layers.search) > max(1, 0.001 * len(w.y)),
+            "near": any(r.broken for r in layers.rings), "random": fast.audit is not None and bool(fast.audit.found),
+        },
+    }  # fmt: skip
 
 
 def table(folder: Path) -> str:
-    """One line per world, from the JSON files."""
+    """One line per network, then how often each layer was wrong."""
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    found = [d for d in found if "spoke" in d]
     lines = [
-        "| network | threat | n | `fast` | `autoattack` | broken by autoattack only | by fast only "
-        "| passes per survivor | of 9,767 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| network | threat | n | Pursuit alone | `fast` | `autoattack` | broken by autoattack only | by fast only "
+        "| verdict | passes, % of autoattack's |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for file in sorted(folder.glob("*.json")):
-        d = json.loads(file.read_text())
-        if "autoattack" not in d:
-            continue
-        fast, full = d["fast"], d["autoattack"]
-        shown = [f"{100 * r['robust']:.1f} % [{100 * r['low']:.1f}, {100 * r['high']:.1f}]" for r in (fast, full)]
+    for d in found:
+        shown = [f"{100 * d[k] / d['n']:.1f} %" for k in ("pursuit", "fast", "autoattack")]
         lines.append(
-            f"| {d['world']} | {d['threat']} | {d['n']} | {shown[0]} | {shown[1]} | {len(d['only_full_breaks'])} "
-            f"| {len(d['only_fast_breaks'])} | {fast['per_survivor']:.0f} | {100 * fast['share_of_reference']:.2f} % |"
+            f"| {d['network']} | {d['threat']} | {d['n']} | {' | '.join(shown)} | {len(d['only_autoattack'])} "
+            f"| {len(d['only_fast'])} | {d['verdict']} | {100 * d['share']:.1f} |"
         )
+    shares = [100 * d["share"] for d in found]
+    lines += ["", f"{len(found)} networks; passes in the median {median(shares):.1f} % of those of `autoattack`.", ""]
+    lines += [
+        "| layer | silent although Pursuit missed more than is tolerable | spoke although Pursuit missed nothing |"
+    ]
+    lines += ["|---|---|---|"]
+    bad = [d for d in found if len(d["missed_by_pursuit"]) > max(1, TOLERATED * d["n"])]
+    good = [d for d in found if not d["missed_by_pursuit"]]
+    for layer in ("search", "near", "random"):
+        silent, false = [d for d in bad if not d["spoke"][layer]], [d for d in good if d["spoke"][layer]]
+        lines.append(f"| {layer} | {len(silent)} of {len(bad)} | {len(false)} of {len(good)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("world", help="or `table`: print what is in OUT as a table")
-    for name in ("fashion", "cifar", "cifar-data"):
-        parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--plans", default="fast,autoattack")
-    parser.add_argument("--n", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("task", choices=("measure", "table"))
+    parser.add_argument("names", nargs="*", help="default: every network with a reference")
+    parser.add_argument("--references", type=Path, default=Path("references"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--n", type=int, default=200)
     args = parser.parse_args()
-    if args.world == "table":
-        print(table(Path(args.out)))
+    if args.task == "table":
+        print(table(args.out))
         return
-    w = world(args.world, args)
-    w.net.eval().requires_grad_(False)
-    out: dict[str, object] = {"world": w.name, "threat": repr(w.threat), "n": len(w.x)}
-    survivors: dict[str, set[int]] = {}
-    Path(args.out).mkdir(parents=True, exist_ok=True)
-    for plan in args.plans.split(","):
-        begun = time.perf_counter()
-        options = {"seed": args.seed, "device": args.device, "progress": False}
-        if plan == "fast":
-            options["audit"] = 0
-        run = brinell.evaluate(w.net, (w.x, w.y), w.threat, plan, **options)
-        c, r = run.cost, run.robust_accuracy
-        survivors[plan] = set(run.survivors().tolist())
-        passes = c.forwards + c.backwards
-        out[plan] = {
-            "clean": run.clean_accuracy.value, "robust": r.value, "low": r.low, "high": r.high, "survivors": r.k,
-            "forwards": c.forwards, "backwards": c.backwards, "per_survivor": passes / max(r.k, 1),
-            "share_of_reference": passes / (REFERENCE * max(r.k, 1)), "seconds": time.perf_counter() - begun,
-            "stages": [[name, p.k] for name, p in run.accuracy_after()], "ids": sorted(survivors[plan]),
-        }  # fmt: skip
-        if len(survivors) == 2:
-            fast, full = survivors["fast"], survivors["autoattack"]
-            out["only_full_breaks"], out["only_fast_breaks"] = sorted(fast - full), sorted(full - fast)
-        (Path(args.out) / f"{w.name}.json").write_text(json.dumps(out, indent=1))
-        print(w.name, w.threat, plan, {k: v for k, v in out[plan].items() if k != "ids"}, flush=True)  # type: ignore[attr-defined]
-    print(w.name, "only full breaks", out.get("only_full_breaks"), "only fast breaks", out.get("only_fast_breaks"))
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names or sorted(f.name for f in args.references.iterdir() if f.is_dir()):
+        found = measure(name, args.references, args.n)
+        (args.out / f"{name}.json").write_text(json.dumps(found, indent=1))
+        print({k: v for k, v in found.items() if k != "reasons"}, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from brinell.core.plan import Plan, Stage
 BROKEN = "A sample leaves the attack when it breaks."
 STRENGTHS = {
     "weak": "The result is an upper bound only, and the verdict [says so](../../verdict.md#weak-plan).",
-    "audited": "A random sample of the survivors is attacked at full strength, and the Run reports a bound on what was "
-    "missed. Masked gradients make the plan stop early; the audit and the checks detect this.",
+    "audited": "The survivors nearest the boundary and a random sample are attacked at full strength, all of them if "
+    "too much is found. Masked gradients make the plan stop early; this evidence and the checks detect it.",
     "standard": "The standard of the field, but no proof. Randomised models need `autoattack-rand`, and models with a "
     "detector the plan `detector`. A defence built against these attacks needs an attack built against it.",
 }

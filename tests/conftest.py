@@ -51,6 +51,12 @@ def unchecked(_shapes: None) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Run of few samples may be reliable: tests of other rules of the verdict take no more than they need."""
+    monkeypatch.setattr("brinell.results.verdict.FEWEST", 1)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with golden numbers; what needs it skips where it is absent."""

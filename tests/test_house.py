@@ -50,6 +50,14 @@ METAPHORS = [
     "desks",
 ]
 
+# Torch chooses the dtype of these by its default dtype, and the device of all by its default device.
+FLOATS = {"zeros", "ones", "empty", "eye", "linspace", "logspace", "rand", "randn", "full", "tensor", "scalar_tensor"}
+MADE = FLOATS | {"arange", "as_tensor", "asarray", "randint", "randperm"}
+# Networks and tables that are built inside `standard_defaults`.
+BUILT = ("models/arch", "models/networks.py", "defences", "data/corruptions", "reproduce/papers/curves.py")
+# Arrays of other frameworks bring their dtype.
+FOREIGN = ("models/adapters/jax.py", "models/adapters/tensorflow.py")
+
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
     for file in sorted(SOURCE.rglob("*.py")):
@@ -91,3 +99,18 @@ def test_no_metaphors_in_names() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_every_new_tensor_names_its_dtype_and_device() -> None:
+    """Torch's defaults belong to the user: an eps in the default dtype was once rounded to bfloat16."""
+    silent = []
+    for file, tree in trees():
+        name = file.as_posix()
+        for call in ast.walk(tree):
+            match call:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=made)) if made in MADE:
+                    given = {keyword.arg for keyword in call.keywords}
+                    named = "dtype" in given or made not in FLOATS or name in FOREIGN
+                    if not (named and "device" in given) and not name.startswith(BUILT):
+                        silent.append(f"{name}:{call.lineno}: {ast.unparse(call)}")
+    assert silent == [], "name dtype and device (CPU: device='cpu'), or build inside brinell.ops.defaults"

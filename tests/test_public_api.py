@@ -32,6 +32,7 @@ NAMES = [
     "Run",
     "RunError",
     "Stage",
+    "StorageError",
     "Targets",
     "Threat",
     "ThreatError",

@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from brinell.curves.class_distances import distances
     from brinell.curves.curve import Curve
     from brinell.curves.measure import curve
-    from brinell.errors import BrinellError, InputError, MissingExtra, ModelError, PlanError, RunError, ThreatError
+    from brinell.errors import (
+        BrinellError,
+        InputError,
+        MissingExtra,
+        ModelError,
+        PlanError,
+        RunError,
+        StorageError,
+        ThreatError,
+    )
     from brinell.evaluation.attack import attack
     from brinell.evaluation.calibrate_detector import calibrated
     from brinell.evaluation.evaluate import evaluate, evaluate_seeds
@@ -69,6 +78,7 @@ HOMES = {
         "ModelError",
         "PlanError",
         "RunError",
+        "StorageError",
         "ThreatError",
     ),
     "brinell.evaluation.attack": ("attack",),
@@ -107,6 +117,7 @@ __all__ = [
     "Run",
     "RunError",
     "Stage",
+    "StorageError",
     "Targets",
     "Threat",
     "ThreatError",

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# Control characters, which can rewrite what a terminal shows, half surrogates, which no file can hold, and characters
+# that reverse the direction of text. Tabs and newlines stay.
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+REPLACEMENT = "\ufffd"
+# The longest text about what was given that a message shows.
+LONGEST = 4_000
+
+
+def printable(text: str) -> str:
+    r"""Return the text with the replacement character in place of characters that are unsafe to print.
+
+    >>> printable("a\x1b[31mb\ud800c") == "a\ufffd[31mb\ufffdc"
+    True
+    """
+    return UNSAFE.sub(REPLACEMENT, text)
+
+
+def _short(text: str) -> str:
+    return text if len(str(text)) <= LONGEST else f"{str(text)[:LONGEST]}…"
 
 
 class BrinellError(Exception):
@@ -19,8 +40,9 @@ class BrinellError(Exception):
     """
 
     def __init__(self, *, expected: str, got: str, remedy: str) -> None:
-        self.expected, self.got, self.remedy = expected, got, remedy
-        super().__init__(f"expected {expected}, got {got}. {remedy}")
+        # Parts of a message can come from a file of somebody else.
+        self.expected, self.got, self.remedy = (printable(str(part)) for part in (expected, _short(got), remedy))
+        super().__init__(f"expected {self.expected}, got {self.got}. {self.remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return how to pickle the error, by keyword arguments, so that it can pass between processes."""
@@ -39,12 +61,20 @@ class ModelError(BrinellError):
     """An error of the model: it is in train mode, mixes rows, has no gradients, or returns probabilities."""
 
 
+class CallError(ModelError, RuntimeError):
+    """An exception that the model or its device raised in one of its calls; it names the call and its samples."""
+
+
 class PlanError(BrinellError, ValueError):
     """An error in the plan: a plan or attack is unknown, or impossible for this model and threat."""
 
 
 class RunError(BrinellError):
     """An error of a Run on disk: it is missing, damaged, in use, or does not fit the evaluation."""
+
+
+class StorageError(BrinellError, OSError):
+    """An error of the disk: it is full, a folder is read-only or vanished, or a file cannot be read or written."""
 
 
 class MissingExtra(BrinellError, ImportError):  # noqa: N818

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump
+from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump, PooledStarts
+from brinell.core.start_pool import StartPool
 from brinell.core.threat import threat
 from brinell.ops import rng
 from brinell.results.row_queries import INCIDENTAL
@@ -34,6 +35,8 @@ def short(attack, steps: int):
         return replace(attack, attack=replace(attack.attack, steps=steps), grow=3, halve=2)
     if isinstance(attack, Descend):
         return replace(attack, attack=replace(attack.attack, steps=steps), before=FMN(10 * steps), rounds=4)
+    if isinstance(attack, PooledStarts):
+        return attack.with_steps(steps)
     if isinstance(attack, HopSkipJump):  # decisions alone need many questions
         return replace(attack, steps=20 * steps, first=8)
     if hasattr(attack, "targets"):
@@ -47,7 +50,9 @@ CASES = {
 # What looks for the smallest distance is tested in one norm here and in the others in the longer runs.
 FIRST = {name: next(case for case in CASES if case.split("-")[1] == name) for name in MINIMAL}
 QUICK = {case: v for case, v in CASES.items() if case.split("-")[1] not in MINIMAL or case in FIRST.values()}
+POOL = StartPool(torch.arange(7), rng.normal(rng.keys(5, torch.arange(7)), (1, 28, 28)).sign())
 MORE = {
+    "Linf-pooled starts": ("Linf", brinell.Restarts(PooledStarts(APGD(2, "margin"), POOL), 2)),
     "L2-targets x restarts": ("L2", brinell.Restarts(brinell.Targets(PGD(1, loss="minimum-margin"), k=2), 2)),
     "Linf-targeted FAB": ("Linf", brinell.Targets(FAB(1, targeted=True), k=2)),
     "L1-larger radii": ("L1", brinell.Restarts(APGD(3, larger_eps=True), 2)),

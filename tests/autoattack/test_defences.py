@@ -10,7 +10,7 @@ from brinell import Linf, ModelError, Targets, attacks, plan, wrap
 from brinell.models import bpda
 from brinell.models.demo import demo_net
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 
 EPS = Linf(0.2)
 ENSEMBLE = plan(

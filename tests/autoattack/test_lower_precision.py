@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import brinell
-from brinell.attacks import APGD, CW, DDN, FAB, FGSM, FMN, PGD, DeepFool, Square
+from brinell.attacks import ACG, APGD, CW, DDN, FAB, FGSM, FMN, PGD, DeepFool, Square
 from brinell.core.plan import Restarts, Stage, Targets
 from brinell.engine import oracle
 
@@ -33,9 +33,12 @@ MORE = {
     "pgd-ce": Stage(PGD(loss="ce")),
     "apgd-ce": Stage(APGD(steps=30)),
     "apgd-t": Targets(APGD(steps=20, loss="dlr-targeted"), 3),
+    "apgd-probability-margin": Stage(APGD(steps=30, loss="probability-margin")),
+    "malt": Targets(APGD(steps=20, loss="minimum-margin"), 1, ranked_by="malt"),
     "deepfool": Stage(DeepFool()),
     "fmn": Stage(FMN(steps=30)),
 }
+NOT_L1 = {"acg": Stage(ACG(steps=30))}
 ONLY_L2 = {"ddn": Stage(DDN(steps=30)), "cw": Stage(CW(steps=30))}
 
 
@@ -110,6 +113,13 @@ def test_bfloat16_breaks_what_float32_breaks(golden_net: nn.Module, name: str, n
     assert abs(exact - lower) <= 1
 
 
+@pytest.mark.parametrize("name", ["acg", "malt"])
+def test_conjugate_directions_and_linear_distances(golden_net: nn.Module, name: str) -> None:
+    stage = {**MORE, **NOT_L1}[name]
+    exact, lower = (robust(golden_net, THREATS["Linf"], stage, p) for p in ("float32", "bfloat16"))
+    assert abs(exact - lower) <= 1
+
+
 @pytest.mark.parametrize("threat", [brinell.L2(1.0), brinell.L1(8)], ids=str)
 @pytest.mark.parametrize("name", ["fab", "fab-t"])
 def test_fab_on_the_demonstration_network(name: str, threat: brinell.Threat) -> None:
@@ -133,14 +143,14 @@ def test_tf32_breaks_what_float32_breaks(l2_net: nn.Module, with_tf32: None, nam
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("norm", THREATS)
-@pytest.mark.parametrize("name", [*STAGES, *MORE, *ONLY_L2])
+@pytest.mark.parametrize("name", [*STAGES, *MORE, *NOT_L1, *ONLY_L2])
 @pytest.mark.parametrize("network", ["golden", "demo", "l2"])
 def test_every_attack_in_every_precision(
     golden_net: nn.Module, l2_net: nn.Module, with_tf32: None, network: str, name: str, norm: str, precision: str
 ) -> None:
-    if name in ONLY_L2 and norm != "L2":
-        pytest.skip("an attack in L2")
+    if (name in ONLY_L2 and norm != "L2") or (name in NOT_L1 and norm == "L1"):
+        pytest.skip(f"{name} does not work in {norm}")
     net = {"golden": golden_net, "demo": "demo", "l2": l2_net}[network]
-    stage = {**STAGES, **MORE, **ONLY_L2}[name]
+    stage = {**STAGES, **MORE, **NOT_L1, **ONLY_L2}[name]
     exact, lower = (robust(net, THREATS[norm], stage, p) for p in ("float32", precision))
     assert abs(exact - lower) <= 1

@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from brinell.leaderboard import records
 from brinell.leaderboard.records import RECORD
 from brinell.results import Run
+
+pytestmark = pytest.mark.usefixtures("few")
 
 # A radius at which everything falls at once, so that AutoAttack is quick.
 BENCHMARK = ("benchmark", "--model", "demo", "--dataset", "demo", "--threat", "Linf", "--n", "4", "--eps", "0.5", "-q")

@@ -49,7 +49,6 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "folder without classes": (("evaluate", "-m", "demo", "-d", "photos", "--eps", "0.1"), "of pictures per class"),
     "unwritable folder": ((*ON, "0.1", "--out", "/proc/run"), "Choose another folder"),
     "resume from nowhere": ((*ON, "0.1", "--resume"), "(--out)"),
-    "plan in upper case": ((*ON, "0.1", "--plan", "FGSM"), "Did you mean 'fgsm'?"),
     "no such leaderboard": (("benchmark", "-m", "demo", "--data", "cifar10", "--threat", "linf"), "cifar10/Linf"),
     "no such zoo model": (("zoo", "show", "nope"), "brinell zoo list"),
     "no such corruption": (("corruptions", "-m", "demo", "-d", "demo", "--only", "foggy"), "Did you mean 'fog'"),
@@ -59,7 +58,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "eps in 0-255 units": ((*ON, "8"), "8/255"),
     "negative eps": ((*ON, "-0.1"), "eps > 0"),
     "eps that is no number": ((*ON, "small"), "8/255"),
-    "unknown norm": ((*ON, "0.1", "--norm", "l2"), "case-sensitive"),
+    "unknown norm": ((*ON, "0.1", "--norm", "l7"), "a norm among Linf, L2, L1, L0"),
     "unknown plan": ((*ON, "0.1", "--plan", "pgd2"), "'pgd20'"),
     "unknown precision": ((*ON, "0.1", "--precision", "float7"), "float32"),
     "unknown device": ((*ON, "0.1", "--device", "quantum"), "device='cpu'"),
@@ -147,3 +146,12 @@ def test_the_folder_of_a_file_to_write_is_checked_before_the_work(
     monkeypatch.setattr(load, "data", lambda *a: pytest.fail("the data were read before the path was checked"))
     code, _, err = brinell(*words.split())
     assert code == 2 and "a file in an existing folder" in err and "Make the folder no first." in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_for_the_output_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        call = [sys.executable, "-m", "brinell", "plans"]
+        ended = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 2 and "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr

@@ -10,7 +10,7 @@ import pytest
 from brinell import Run, Stage
 from brinell.attacks import PGD, Pursuit, catalogue
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 
 N = 40
 FAST = ("evaluate", "--model", "demo", "--data", "demo", "--n", N, "--eps", "0.1", "--plan", "fast", "-q", "--json")

@@ -26,7 +26,11 @@ DEMO = ("--model", "demo", "--data", "demo", "--n", "8", "--eps", "0.1", "-q")
 
 @pytest.mark.parametrize(
     ("arguments", "by", "radius"),
-    [(("--rank-by", "fgsm"), FGSM(), None), (("--rank-by", "pgd20", "--rank-eps", "6/255"), PGD(steps=20), "6/255")],
+    [
+        (("--rank-by", "fgsm"), FGSM(), None),
+        (("--rank-by", "pgd20", "--rank-eps", "6/255"), PGD(steps=20), "6/255"),
+        (("--rank-by", "malt"), "malt", None),
+    ],
 )
 def test_ranked_targets(arguments: tuple[str, ...], by: Any, radius: Any, brinell: Any, here: Path) -> None:
     """The same rows as from Python."""
@@ -46,6 +50,7 @@ def test_ranked_targets(arguments: tuple[str, ...], by: Any, radius: Any, brinel
         (("--plan", "pgd20", "--rank-by", "fgsm"), "a plan with target classes"),
         (("--attacks", "apgd-ce", "--rank-by", "fgsm"), "a plan with target classes"),
         (("--plan", "mm3", "--rank-by", "pgd"), "Did you mean 'pgd20'"),
+        (("--plan", "mm3", "--rank-by", "malt", "--rank-eps", "6/255"), "radius"),
         (("--plan", "mm3", "--rank-eps", "6/255"), "--rank-by"),
         (("--plan", "mm3", "--rank-by", "fgsm", "--rank-eps", "0"), "positive radius"),
         (("--plan", "mm3", "--rank-by", "fgsm", "--rank-eps", "6"), "255"),

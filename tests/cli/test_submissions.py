@@ -32,7 +32,7 @@ def test_submit_and_verify(brinell: Any, run: Path) -> None:
     assert Path("mine.zip").read_bytes() == Path("again.zip").read_bytes()
     code, out, err = brinell("verify", "mine.zip", "--model", "demo", "--rerun", "3", "--record", "board")
     assert code == 0, err
-    assert "3 samples run again, 3 with identical rows" in out
+    assert "3 of 11 survivors run again" in out and "3 with identical rows" in out
     assert f"best known robust accuracy under Linf(eps=0.1): {Run.open('run').robust_accuracy}" in out
     place = Path("board/demo/Linf/Mine.json")
     assert f"Record: {place}" in out and records.read(place).status == "verified"
@@ -57,8 +57,18 @@ def test_several(brinell: Any, run: Path) -> None:
 
 def test_a_run_alone_names_its_data(brinell: Any, run: Path) -> None:
     n = len(Run.open(run).adversarials().ids)
-    assert brinell("verify", "run", "--model", "demo").out == f"{n} of {n} adversarials verified\n"
-    assert "1 samples run again" in brinell("verify", "run", "--model", "demo", "--rerun", "1", "--seed", "4").out
+    assert brinell("verify", "run", "--model", "demo", "--rerun", 0).out == f"{n} of {n} adversarials verified\n"
+    found = "1 of 11 survivors run again (seed 4), 0 broke; 11 or more hidden broken samples would be found with 95 %"
+    assert found in brinell("verify", "run", "--model", "demo", "--rerun", "1", "--seed", "4").out
+
+
+def test_the_size_of_the_check_is_chosen_and_stated(brinell: Any, run: Path) -> None:
+    told = json.loads(brinell("verify", "run", "-m", "demo", "--hidden", "2", "--confidence", "90", "--json").out)
+    assert told["ok"] and told["again"]["population"] == 11 and told["again"]["found"] == 2
+    assert "no hidden broken sample would be missed" in brinell("verify", "run", "-m", "demo", "--hidden", "1").out
+    code, out, _ = brinell("verify", "run")
+    assert code == 0 and "nothing was checked on a model" in out
+    assert "--rerun" in brinell("verify", "run", "-m", "demo", "--hidden", "1", "--rerun", "1").err
 
 
 def test_tampered_bundles_are_refused(brinell: Any, run: Path) -> None:

@@ -133,9 +133,10 @@ def test_verify(brinell: Any, here: Path) -> None:
     brinell(*EVALUATE, "--out", "run", "--n", "40")
     n = len(Run.open("run").adversarials().ids)
     code, out, _ = brinell("verify", "run", "--model", "demo", "--data", "demo")
-    assert (code, out) == (0, f"{n} of {n} adversarials verified\n")
-    code, out, _ = brinell("verify", "run", "--model", "demo", "--data", "demo", "--n", 40, "--json")
-    told = {"ok": True, "checked": n, "held": n, "failures": {}, "objections": [], "notes": []}
+    assert code == 0 and out.startswith(f"{n} of {n} adversarials verified; ") and "survivors run again (seed" in out
+    assert "first 40 of the 1,000 samples" in out
+    code, out, _ = brinell("verify", "run", "--model", "demo", "--data", "demo", "--n", 40, "--json", "--rerun", 0)
+    told = {"ok": True, "checked": n, "held": n, "again": None, "failures": {}, "objections": [], "notes": []}
     assert json.loads(out) == told
 
 

@@ -98,7 +98,7 @@ def test_a_record_on_disk_and_a_log() -> None:
 
 def test_the_run_in_the_state_path_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = benchmark(demo_net(), N, "demo", aa_state_path="state")
-    monkeypatch.setattr(evaluating, "_attack_remaining", lambda s, writer, executor: None)
+    monkeypatch.setattr(evaluating, "_attack_remaining", lambda *given: None)
     assert benchmark(demo_net(), N, "demo", aa_state_path="state") == first
 
 

@@ -80,9 +80,14 @@ def test_large_radii_below_the_diameter_pass(t, shape):
     t.check(shape, None)
 
 
+def test_norms_and_radii_may_be_written_in_many_ways():
+    assert {threat(norm, "8/255") for norm in ("linf", "LINF", "inf", "l_inf", float("inf"))} == {Linf(8 / 255)}
+    assert [threat(norm, 0.5) for norm in (2, "2", "l2", 1, "l1")] == [L2(0.5)] * 3 + [L1(0.5)] * 2
+
+
 def test_unknown_norms_list_the_known_ones():
     with pytest.raises(ThreatError, match="Linf, L2, L1") as caught:
-        threat("linf", 0.1)
+        threat("L7", 0.1)
     assert isinstance(caught.value, InputError) and isinstance(caught.value, ValueError)
 
 

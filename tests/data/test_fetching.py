@@ -272,12 +272,13 @@ from pathlib import Path
 from brinell.data import fetch, layouts, catalogue
 from brinell.fetch import archive
 write, count = archive._write, 0
-def killed(place, file):
+def killed(place, file, most):
     global count
-    write(place, file)
+    size = write(place, file, most)
     count += 1
     if count == 4:
         os.kill(os.getpid(), 9)
+    return size
 archive._write = killed
 from dataclasses import replace
 s = catalogue.SETS["cifar10"]

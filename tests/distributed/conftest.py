@@ -23,9 +23,7 @@ def outcome(run: Run) -> pa.Table:
 
 def stored_rows(run: Run) -> int:
     """Rows on disk; `Run.rows` would hide duplicates."""
-    from brinell.results.format import files
-
-    return files.read_all_rows(run.path).num_rows
+    return run.shards.all_rows().num_rows
 
 
 @pytest.fixture(scope="session")

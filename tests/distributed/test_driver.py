@@ -1,5 +1,6 @@
 """The driver with fake workers: the same rows whatever they do, nothing stored twice, nothing lost."""
 
+import importlib
 import pickle
 import random
 import sys
@@ -27,7 +28,7 @@ from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import FinishedRows
 
 # The module, not the function of the same name.
-module: Any = sys.modules["brinell.evaluation.evaluate"]
+module: Any = importlib.import_module("brinell.evaluation.evaluate")
 pytestmark = pytest.mark.usefixtures("unchecked", "small_parts")
 Evaluate = Callable[..., Run]
 Same = Callable[[Run, Run], None]
@@ -189,7 +190,7 @@ def test_streams(evaluate: Evaluate, assert_same: Same, data: Any, monkeypatch: 
 
 
 def test_audit_and_escalation(evaluate: Evaluate, assert_same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "needs_escalation", lambda *_: True)
+    monkeypatch.setattr(module, "needed_reach", lambda run, warned, escalate: (float("inf") if escalate else 0.0, ""))
     short = brinell.Stage(brinell.attacks.FGSM())
     full = brinell.Stage(brinell.attacks.PGD(steps=5), share=0.25)
     plan = brinell.Plan("mine", (short, full), strength="audited")
@@ -198,6 +199,18 @@ def test_audit_and_escalation(evaluate: Evaluate, assert_same: Same, monkeypatch
     everyone = evaluate(64, plan, audit=0.3, escalate=True)
     assert everyone.rows().num_rows > reference.rows().num_rows
     assert_same(evaluate(64, plan, audit=0.3, escalate=True, launch=FakeLauncher(2, unit=9)), everyone)
+
+
+def test_who_is_near_the_boundary(evaluate: Evaluate, assert_same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers know what others left of a sample's margin, also when a sample moves from one to another."""
+    monkeypatch.setattr(module, "needed_reach", lambda *_: (0.8, ""))
+    full = brinell.Stage(brinell.attacks.PGD(steps=5), share=1e-6, near=0.5)
+    plan = brinell.Plan("mine", (brinell.Stage(brinell.attacks.FGSM()), full), strength="audited")
+    reference = evaluate(64, plan)
+    attacks = reference.rows()["attack"].to_pylist()
+    assert 0 < attacks.count("pgd-ce") < attacks.count("fgsm-ce")
+    for seed in range(3):
+        assert_same(evaluate(64, plan, launch=FakeLauncher(3, unit=5, death=0.2, seed=seed)), reference)
 
 
 def test_lower_precision(evaluate: Evaluate, assert_same: Same) -> None:

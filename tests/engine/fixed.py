@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from brinell.attacks import APGD, FAB, PGD, Pursuit, Square
+from brinell.attacks import ACG, APGD, FAB, PGD, Pursuit, Square
 from brinell.core.attack import Attack, AttackState, Attempt, Requires
 from brinell.core.criterion import Misclassified
 from brinell.core.threat import L1, L2, Linf
@@ -143,6 +143,7 @@ class Rolling(Attack[Any]):
 CASES = {
     "rolling": (Rolling(), Linf(0.05), (Attempt(), Attempt(0, 1))),
     "apgd": (APGD(steps=9), Linf(0.05), (Attempt(0, 0), Attempt(0, 1))),
+    "acg": (ACG(steps=9), L2(0.3), (Attempt(0, 0), Attempt(0, 1))),
     "targets": (APGD(steps=5, loss="minimum-margin"), L2(0.3), tuple(Attempt(r, 0) for r in (2, 3, 4))),
     "pgd": (PGD(steps=9), L2(0.3), (Attempt(),)),
     "fab": (FAB(steps=6, targeted=True), L2(0.2), tuple(Attempt(r, 0) for r in (2, 3))),

@@ -81,7 +81,8 @@ def test_what_bfloat16_breaks_is_verified_and_named(norm):
     assert set(kinds[names == "clean"]) == {"float32"}
     assert (kinds[(names != "clean") & ~counted(rows)] != "").all()
     assert "bfloat16" in kinds
-    assert brinell.verify(run, "demo", data).ok
+    again = brinell.verify(run, "demo", data, rerun=len(run.survivors()))
+    assert again.ok and again.again.alike == again.again.ran == len(run.survivors()), again.findings
     columns = ("sample_id", "attack", "broken", "forwards", "precision", "adv_margin")
     assert [rows[c].to_pylist() for c in columns] == [runs[1].rows()[c].to_pylist() for c in columns]
 

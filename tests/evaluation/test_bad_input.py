@@ -20,6 +20,7 @@ from brinell import (
     PlanError,
     Problem,
     RunError,
+    StorageError,
     ThreatError,
     attack,
     attacks,
@@ -116,7 +117,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "eps that is no number": (ThreatError, "8/255", lambda out: run(threat=Linf("8/x"))(out)),
     "Linf eps in 0-255 units": (ThreatError, "8/255", lambda out: run(threat=Linf(8))(out)),
     "L2 eps in 0-255 units": (ThreatError, "divide", run(threat=L2(200))),
-    "unknown norm": (ThreatError, "Linf", lambda out: run(threat=threat("Linfty", 0.1))(out)),
+    "unknown norm": (ThreatError, "Linf", lambda out: run(threat=threat("L7", 0.1))(out)),
     "mask of another shape": (ThreatError, "mask", run(threat=Linf(0.1, mask=torch.ones(3, 8, 8)))),
     "eps for other samples": (ThreatError, "per sample (8)", run(threat=Linf(torch.full((5,), 0.1)))),
     "unknown plan": (PlanError, "'pgd20'", run(plan="pgd2")),
@@ -153,11 +154,10 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "inputs without labels": (InputError, "Problem(x, y)", run(data=X)),
     "number as threat": (ThreatError, "brinell.Linf('8/255')", run(threat=8 / 255)),
     "decimal comma": (ThreatError, "8/255", lambda out: run(threat=Linf("0,03"))(out)),
-    "norm in lower case": (ThreatError, "Did you mean 'Linf'", lambda out: run(threat=threat("linf", 0.1))(out)),
     "class instead of an attack": (PlanError, "brinell.attacks.PGD()", run(plan=attacks.PGD)),
     "classes in a list": (PlanError, "the class PGD", run(plan=[attacks.PGD])),
     "names in a list": (PlanError, "named plan without a list", run(plan=["pgd20"])),
-    "plan in upper case": (PlanError, "Did you mean 'pgd20'?", run(plan="PGD20")),
+    "misspelt plan": (PlanError, "Did you mean 'pgd20'?", run(plan="pdg20")),
     "clean accuracy in words": (InputError, "0.85", run(expected_clean_accuracy="85%")),
     "mean in 0-255 units": (ModelError, "divide both by 255", lambda out: wrap(demo_net(), mean=(125.3,), std=63.0)),
     "mean that is a word": (ModelError, "one number per channel", lambda out: wrap(demo_net(), mean="imagenet")),
@@ -292,6 +292,6 @@ def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(RunError, match="folder"):
+        with pytest.raises((RunError, StorageError), match="folder"):
             run()(out)
     assert contents(tmp_path) == {"file": b"x"}

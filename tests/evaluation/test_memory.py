@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from brinell import Linf, Problem, Run, RunError, attacks, compare, evaluate, verify
+from brinell import InputError, Linf, Problem, Run, RunError, attacks, compare, evaluate, verify
 from brinell.evaluation import backend
 from brinell.ops import rng
 from brinell.results.format import files
@@ -85,6 +85,81 @@ def test_python_memory_does_not_grow_with_the_samples(sign: nn.Module, monkeypat
     assert alive[1] <= 1.05 * alive[0]
 
 
+def bytes_of_tensors() -> int:
+    """The bytes of all tensors in memory, those of earlier tests too."""
+    gc.collect()
+    tensors = [v for v in gc.get_objects() if type(v) is Tensor]
+    return sum({v.data_ptr(): v.untyped_storage().nbytes() for v in tensors}.values())
+
+
+class Watched(Made):
+    """Samples that note the bytes of all tensors in memory when one in the middle of a later chunk is read."""
+
+    at = 440
+    alive = 0
+
+    def __getitems__(self, index: list[int]) -> list[tuple[Tensor, int]]:
+        if self.at in index:
+            self.alive = bytes_of_tensors()
+        x = rng.uniform(rng.keys(0, torch.tensor(index)), (4096,))
+        return [(row, int(row[0] > row[1])) for row in x]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_stream_is_held_once(linear: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a chunk is read, nothing of the first chunk, of the one before or of a list of batches is in memory."""
+    size = 128
+    monkeypatch.setattr(SESSION, "CHUNK", size)
+    monkeypatch.setattr(sys.modules["brinell.core.dataset"], "READ", 16)
+    data, before = Watched(4 * size), bytes_of_tensors()
+    evaluate(linear(4096, 2), data, Linf(0.05), "fgsm", progress=False, images=False)
+    assert 0 < data.alive - before < 2.4 * size * 4096 * 4  # held twice, it would be 3
+
+
+def test_the_checks_and_the_attack_read_the_same_inputs(sign: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash of what the checks read recognises other inputs, in every piece of it."""
+    monkeypatch.setattr(SESSION, "CPU_BYTES", 64 * 16 * 4)
+
+    class Changes(Made):
+        calls = 0
+
+        def __getitems__(self, index: list[int]) -> list[tuple[Tensor, int]]:
+            rows = super().__getitems__(index)
+            self.calls += 300 in index
+            return [(x * 0.5 if i == 300 and self.calls > 1 else x, y) for i, (x, y) in zip(index, rows, strict=True)]
+
+    with pytest.raises(InputError, match="the same every time"):
+        evaluate(sign, Changes(400), Linf(0.05), "fgsm", progress=False)
+    steady = evaluate(sign, Made(400), Linf(0.05), "fgsm", progress=False)
+    assert steady.clean_accuracy.n == 400
+
+
+def test_small_chunks_give_the_same_rows(sign: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = evaluate(sign, Made(300), Linf(0.05), "pgd20", progress=False)
+    monkeypatch.setattr(SESSION, "CPU_BYTES", 70 * 16 * 4)
+    pieces = evaluate(sign, Made(300), Linf(0.05), "pgd20", progress=False)
+    assert pieces.rows().drop_columns(INCIDENTAL).equals(whole.rows().drop_columns(INCIDENTAL))
+    assert len(pieces.shards.names) > len(whole.shards.names)
+
+
+def test_samples_of_two_shapes_are_refused() -> None:
+    class Uneven(Made):
+        def __getitems__(self, index: list[int]) -> list[tuple[Tensor, int]]:
+            return [(torch.zeros(16 if index[0] < 256 else 1), 0) for _ in index]
+
+    with pytest.raises(InputError, match="samples of one shape"):
+        list(Problem(Uneven(300)).chunks(300))
+
+
+@pytest.mark.parametrize("size", [1, 100, 256, 300, 1000])
+def test_chunks_of_a_stream_are_its_samples_in_order(size: int) -> None:
+    chunks = list(Problem(Made(600)).chunks(size))
+    assert [c.offset for c in chunks] == list(range(0, 600, size))
+    assert [len(c) for c in chunks] == [size] * (600 // size) + ([600 % size] if 600 % size else [])
+    assert torch.equal(torch.cat([c.x for c in chunks])[577], Made(600)[577][0])
+    assert torch.cat([c.ids for c in chunks]).tolist() == list(range(600))
+
+
 def test_slices_of_streams_hold_no_list_of_places() -> None:
     part = Problem(Made(1_000_000))[10:900_000:2][5:]
     tracemalloc.start()
@@ -121,6 +196,24 @@ def test_without_images_everything_else_is_the_same(pair: tuple[Run, Run], probl
     assert not merged.images and merged.robust_accuracy == kept.robust_accuracy
 
 
+def test_verification_holds_the_adversarials_of_one_chunk(
+    pair: tuple[Run, Run], problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["brinell.verification.adversarials"], "CHUNK", 7)
+    gathered: list[int] = []
+    gather = sys.modules["brinell.results.run"].gather
+
+    def spy(shards: Any, table: Any) -> Any:
+        gathered.append(table.num_rows)
+        return gather(shards, table)
+
+    for module in ("brinell.results.run", "brinell.verification.adversarials"):
+        monkeypatch.setattr(sys.modules[module], "gather", spy)
+    run = pair[0]
+    assert verify(run, "demo", problem).ok
+    assert max(gathered) < sum(gathered) == len(run.nearest_rows()) == 4
+
+
 def test_verifying_without_images_is_explained(pair: tuple[Run, Run], problem: Problem) -> None:
     with pytest.raises(RunError, match="keeps its adversarials") as error:
         verify(pair[1], "demo", problem)
@@ -148,9 +241,9 @@ def test_summaries_read_only_what_they_need(pair: tuple[Run, Run], monkeypatch: 
     read: list[Any] = []
     whole = files.read_rows
 
-    def spy(path: Path, columns: Any = None) -> Any:
+    def spy(path: Path, columns: Any = None, listed: Any = None) -> Any:
         read.append(columns)
-        return whole(path, columns)
+        return whole(path, columns, listed)
 
     monkeypatch.setattr(files, "read_rows", spy)
     full, run = Run.open(pair[0].path), Run.open(pair[0].path)

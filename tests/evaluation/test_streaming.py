@@ -91,7 +91,7 @@ def test_resume_of_a_stream(problem: Problem, reference: Run, outcome: Any, tmp_
                 raise OSError("the disk is gone")
             return super().__getitem__(i)
 
-    with pytest.raises(OSError, match="the disk is gone"):
+    with pytest.raises(InputError, match="OSError: the disk is gone, at sample 35"):
         evaluate("demo", DataLoader(Broken(problem), batch_size=4), Linf(0.1), PLAN, out=tmp_path / "r", progress=False)
     assert not (tmp_path / "r").exists() or not Run.open(tmp_path / "r").finished
     whole = DataLoader(Pairs(problem), batch_size=4)

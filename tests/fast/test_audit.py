@@ -14,16 +14,16 @@ from rich.console import Console
 import brinell
 from brinell import Plan, PlanError, Run
 from brinell.attacks import FGSM, PGD
-from brinell.attacks.catalogue import AUDIT_SHARE, by_name
+from brinell.attacks.catalogue import AGAIN_NEAR, AUDIT_SHARE, NEAR, SEARCH, by_name
 from brinell.cli._shared.run_output import print_run
 from brinell.evaluation.audit import in_audit
-from brinell.evaluation.plan import audited
+from brinell.evaluation.plan import adapt, audited
 from brinell.ops import rng
 from brinell.report.facts import facts
 from brinell.results import Audit, Cost
 from brinell.results.audit_bound import TOO_MUCH
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 
 FREE = Cost(0, 0, 0.0, 0)
 
@@ -75,7 +75,7 @@ def simulated(missed: int, survivors: int = 500, seeds: int = 200) -> tuple[floa
     ids = torch.arange(survivors)
     held, not_above, bounds = 0, 0, []
     for seed in range(seeds):
-        chosen = in_audit(seed, ids, AUDIT_SHARE)
+        chosen = in_audit(seed, ids, 0.125)
         # Who is breakable is fixed before anybody is chosen.
         most, least = promised(survivors, int(chosen.sum()), int(chosen[:missed].sum()))
         bounds.append(most)
@@ -290,14 +290,23 @@ def test_texts_have_the_audit_and_its_cost_apart(run: Run) -> None:
 # --------------------------------------------------------------------------------------------------------------- plans
 
 
-def test_the_plan_fast_is_pursuit_and_autoattack_on_an_eighth() -> None:
+def test_the_plan_fast_is_pursuit_a_search_and_autoattack_on_few() -> None:
     fast, full = by_name("fast"), by_name("autoattack")
     assert fast.strength == "audited"
     for threat in (brinell.Linf(0.1), brinell.L1(1)):
         mine, theirs = fast.stages_for(threat), full.stages_for(threat)
-        assert mine[0].name == "pursuit" and not mine[0].is_audit
-        assert [replace(s, share=None) for s in mine[1:]] == list(theirs)
-        assert {s.share for s in mine[1:]} == {0.125}
+        assert [s.name for s in mine[:3]] == ["pursuit", "search", "again"]
+        assert [s.is_audit for s in mine] == [False, False, True, True, True, True, True]
+        assert mine[1].attack.queries == SEARCH + 1
+        assert [replace(s, share=None, near=None) for s in mine[3:]] == list(theirs)
+        assert [(s.share, s.near) for s in mine[2:]] == [(AUDIT_SHARE, AGAIN_NEAR), *[(AUDIT_SHARE, NEAR)] * 4]
+
+
+def test_the_full_plan_of_fast_draws_the_noise_of_autoattack() -> None:
+    """Repeated attacks are numbered; the search has noise of its own, so that it does not count as one."""
+    fast, full = (adapt(by_name(name), brinell.Linf(0.1), classes=10)[0] for name in ("fast", "autoattack"))
+    both = ([(s.name, s.noise or s.attack.name, s.copy) for s in p.stages_for(brinell.Linf(0.1))] for p in (fast, full))
+    assert set(next(both)[3:]) == set(next(both))
 
 
 def test_changing_the_share() -> None:
@@ -305,7 +314,7 @@ def test_changing_the_share() -> None:
     for share in (0.5, 1.0):
         changed = audited(fast, share)
         for threat in (brinell.Linf(0.1), brinell.L1(1)):
-            assert [s.share for s in changed.stages_for(threat)] == [None, *[share] * 4]
+            assert [s.share for s in changed.stages_for(threat)] == [None, None, *[share] * 5]
     none = audited(fast, 0)
     for threat in (brinell.Linf(0.1), brinell.L1(1)):
         assert [s.name for s in none.stages_for(threat)] == ["pursuit"]

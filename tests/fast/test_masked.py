@@ -13,7 +13,7 @@ from brinell.attacks.catalogue import by_name
 from brinell.evaluation.plan import audited
 from brinell.models.demo import demo_net
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 
 EPS = Linf(0.1)
 
@@ -71,7 +71,9 @@ EVERY_MASK = pytest.mark.parametrize(("net", "why"), MASKED.values(), ids=MASKED
 
 
 def evaluated(net: nn.Module, plan: Plan, n: int, **more: Any) -> Run:
-    return brinell.evaluate(net, brinell.data.load("demo")[:n], EPS, plan, progress=False, **more)
+    return brinell.evaluate(
+        net, brinell.data.load("demo")[:n], EPS, plan, **{"progress": False, "escalate": False, **more}
+    )
 
 
 @EVERY_MASK

@@ -28,6 +28,8 @@ from brinell.models.demo import demo_net
 from brinell.results import wilson
 from brinell.verification.bundle import digest
 
+pytestmark = pytest.mark.usefixtures("few")
+
 QUIET: dict[str, Any] = {"progress": False}
 
 

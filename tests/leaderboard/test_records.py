@@ -18,6 +18,8 @@ from brinell.leaderboard.records import PERCENTAGES, Record
 from brinell.results import Proportion, Run
 from brinell.results.format.manifest import Manifest
 
+pytestmark = pytest.mark.usefixtures("few")
+
 GOLDEN = Path(__file__).parents[1] / "results" / "golden_run_v1"
 SHA256 = "4baba07e866ffe0a1a87e9e24dc0bedf4611a12af615f6bc3f7d4362b67556f4"
 COUNTS = {

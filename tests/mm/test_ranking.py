@@ -14,8 +14,11 @@ import brinell
 from brinell import L2, Linf, PlanError, Problem, Run, Stage, Targets, ThreatError
 from brinell.attacks import APGD, FAB, FGSM, PGD, Square
 from brinell.attacks.catalogue import by_name
+from brinell.core.attack import Batch
+from brinell.core.ranking import MaltRanking, rank_by_distance
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
+from brinell.engine.oracle import Oracle
 from brinell.evaluation import run_stage
 from brinell.evaluation.plan import adapt, ranked
 from brinell.results import Writer
@@ -116,10 +119,6 @@ def test_every_pass_of_the_ranking_is_counted(
 
 def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any) -> None:
     """Counted at the model, with blocks of one row and everything else taken away."""
-    from brinell.core.attack import Batch
-    from brinell.engine.oracle import Oracle
-    from brinell.evaluation.run_stage import last_logits
-
     calls: list[bool] = []
 
     class Counting(nn.Module):
@@ -132,11 +131,79 @@ def test_the_model_is_asked_as_often_as_the_rows_say(net: nn.Module, images: Any
     ball = Linf(EPS).ball(torch.arange(3), torch.device("cpu"))
     p = Batch(x, y, torch.arange(3), torch.full((3,), -1))
     stage = Targets(MM, ranked_by=PGD(steps=20))
-    last_logits(Oracle(clf, 1), stage.ranked_by, p, ball, slots=1)
+    run_stage.last_logits(Oracle(clf, 1), stage.ranked_by, p, ball, slots=1)
     assert (len(calls), sum(calls)) == tuple(3 * v for v in stage.ranking_passes)
     calls.clear()
-    last_logits(Oracle(clf, 1), stage.ranked_by, p, ball, slots=3, draws=2)
+    run_stage.last_logits(Oracle(clf, 1), stage.ranked_by, p, ball, slots=3, draws=2)
     assert (len(calls), sum(calls)) == tuple(3 * v for v in brinell.Eot(stage, 2).ranking_passes)
+
+
+DUALS = {"Linf": 1.0, "L2": 2.0, "L1": torch.inf}
+
+
+@pytest.mark.parametrize("norm", DUALS)
+def test_malt_is_the_distance_to_each_class_of_a_linear_model(norm: str, targets: list[Tensor]) -> None:
+    """w has long and short rows, so that the likeliest class is often not the nearest; a mask hides coordinates."""
+    g = torch.Generator().manual_seed(3)
+    w = torch.randn(6, 12, generator=g) * torch.tensor([1.0, 0.2, 3.0, 1.0, 0.5, 2.0])[:, None]
+    net = nn.Linear(12, 6).eval().requires_grad_(False)
+    net.weight.copy_(w)
+    x, mask = torch.rand(30, 12, generator=g), torch.arange(12) < 9
+    z = net(x)
+    y = z.argmax(1)
+    duals = ((w[y][:, None] - w[None]) * mask).norm(DUALS[norm], dim=2)
+    distance = ((z.gather(1, y[:, None]) - z) / duals).scatter(1, y[:, None], torch.inf)
+    part = Targets(PGD(1, loss="minimum-margin"), 5, ranked_by="malt")
+    threat = threat_of(norm, 0.05, mask)
+    brinell.attack(net, (x, y), threat, part)
+    assert torch.equal(targets[0], distance.argsort(1)[:, :5])
+    assert not torch.equal(targets[0], z.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, :5])
+    brinell.attack(net, (x, y), threat, Targets(PGD(1, loss="minimum-margin"), 5, ranked_by=MaltRanking(2)))
+    likeliest = z.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+    near = distance.gather(1, likeliest[:, :2]).argsort(1)
+    assert torch.equal(targets[1], torch.cat([likeliest[:, :2].gather(1, near), likeliest[:, 2:5]], 1))
+
+
+def test_one_malt_target_breaks_all_that_can_be_broken_in_a_linear_model() -> None:
+    g = torch.Generator().manual_seed(11)
+    net = nn.Linear(8, 5).eval().requires_grad_(False)
+    net.weight.copy_(torch.randn(5, 8, generator=g) * torch.tensor([0.3, 0.1, 3.0, 1.0, 0.3])[:, None])
+    x = 0.4 + 0.2 * torch.rand(60, 8, generator=g)
+    net.bias.copy_(-(x @ net.weight.T).mean(0))
+    z = net(x)
+    y = z.argmax(1)
+    reach = (net.weight[y][:, None] - net.weight[None]).abs().sum(2)
+    distance = ((z.gather(1, y[:, None]) - z) / reach).scatter(1, y[:, None], torch.inf).amin(1)
+    eps = float(distance.median())
+    by_logit, by_distance = (
+        brinell.attack(net, (x, y), Linf(eps), Targets(MM, 1, **more))["broken"].to_numpy()
+        for more in ({}, {"ranked_by": "malt"})
+    )
+    assert np.array_equal(by_distance, (distance < eps).numpy())
+    assert by_logit.sum() < by_distance.sum()
+
+
+def test_zero_gradients_are_out_of_reach() -> None:
+    z, candidates = torch.tensor([[2.0, 3.0, 1.0, 0.0]]), torch.tensor([[1, 2, 3]])
+    margins, duals = torch.tensor([[-1.0, 1.0, 2.0]]), torch.tensor([[0.0, 0.0, 0.1]])
+    assert rank_by_distance(z, candidates, margins, duals).argsort(1, descending=True).tolist() == [[1, 3, 2, 0]]
+
+
+def test_every_pass_of_malt_is_counted(net: nn.Module, images: Any) -> None:
+    """Ten classes have nine candidates, whatever their default number is."""
+    rows = brinell.attack(net, images, Linf(EPS), Targets(MM, 3, ranked_by="malt"), early_exit=False)
+    assert set(rows["forwards"].to_pylist()) == set(rows["backwards"].to_pylist()) == {3 * 9 + 9}
+    calls: list[int] = []
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(len(x))
+            return net(x)
+
+    oracle, x, y = Oracle(brinell.wrap(Counting().eval()), 1), images[0][:3], images[1][:3]
+    p, ball = Batch(x, y, torch.arange(3), torch.full((3,), -1)), Linf(EPS).ball(torch.arange(3), torch.device("cpu"))
+    run_stage.malt_scores(oracle, MaltRanking(4), p, ball, net(x), slots=2, draws=2)
+    assert len(calls) == sum(calls) == 3 * MaltRanking(4).passes(draws=2)[0]
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -148,6 +215,7 @@ RANKINGS = [
     pytest.param(Linf(0.018), PGD(steps=20), 0.05, id="pgd20 further out"),
     pytest.param(Linf(0.018), NOISE, 0.4, id="noise"),
     pytest.param(L2(0.12), PGD(steps=5), None, id="pgd in L2"),
+    pytest.param(L2(0.12), "malt", None, id="malt in L2"),
 ]
 
 
@@ -244,6 +312,9 @@ def test_where_the_model_has_no_answer_the_clean_order_stays(net: nn.Module, ima
 
 
 def test_the_manifest_says_how_targets_were_ranked(net: nn.Module, images: Any, quiet: Any, tmp_path: Path) -> None:
+    malt, _ = adapt(ranked(by_name("mm3"), MaltRanking()), Linf(EPS), classes=10)
+    assert malt.to_json()["stages"][0]["ranked_by"] == {"method": "malt", "candidates": 9}
+    assert malt.name == "mm3, targets ranked by malt"
     plan = ranked(by_name("mm3"), PGD(steps=20), "6/255")
     run = quiet(net, (images[0][:4], images[1][:4]), Linf(EPS), plan, out=tmp_path / "run")
     (told,) = run.manifest["identity"]["plan"]["stages"]
@@ -252,10 +323,10 @@ def test_the_manifest_says_how_targets_were_ranked(net: nn.Module, images: Any, 
     assert "pgd-ce at 6/255" in run.manifest["identity"]["plan"]["name"]
     hashes = {
         s.to_json()["hash"]
-        for p in (plan, by_name("mm3"), ranked(by_name("mm3"), PGD(steps=20)))
+        for p in (plan, by_name("mm3"), ranked(by_name("mm3"), PGD(steps=20)), malt)
         for s in p.stages_for(Linf(EPS))
     }
-    assert len(hashes) == 3
+    assert len(hashes) == 4
     with pytest.raises(brinell.RunError):
         quiet(net, (images[0][:4], images[1][:4]), Linf(EPS), "mm3", out=tmp_path / "run", resume=True)
 
@@ -284,6 +355,10 @@ def test_stages_for_certain_norms_are_ranked_too(norm: str) -> None:
         lambda: Targets(MM, ranked_by=FGSM(), radius=0),
         lambda: Targets(MM, ranked_by=FGSM(), radius=-0.1),
         lambda: Targets(MM, ranked_by=FGSM(), radius=float("nan")),
+        lambda: Targets(MM, ranked_by="malt", radius=0.1),
+        lambda: Targets(MM, ranked_by="salt"),
+        lambda: MaltRanking(0),
+        lambda: Stage(PGD(), ranked_by=MaltRanking()),
         lambda: Stage(PGD(), ranked_by=FGSM()),
         lambda: ranked(by_name("pgd20"), FGSM()),
     ],

@@ -21,6 +21,7 @@ def by_hand(name: str, z: list[float], y: int, t: int) -> float:
         "ce": lambda: -(z[y] - log_sum),
         "ce-targeted": lambda: z[t] - log_sum,
         "margin": lambda: max(others) - z[y],
+        "probability-margin": lambda: (math.exp(max(others)) - math.exp(z[y])) / math.exp(log_sum),
         "dlr": lambda: -(z[y] - max(others)) / (ranked[0] - ranked[2] + 1e-12),
         "dlr-targeted": lambda: -(z[y] - z[t]) / (ranked[0] - (ranked[2] + ranked[3]) / 2 + 1e-12),
         "minimum-margin": lambda: z[t] - z[y],
@@ -54,7 +55,7 @@ EVERY_LOSS = pytest.mark.parametrize("name", LOSSES)
 def test_the_list_is_complete():
     assert {"ce", "ce-targeted", "margin", "dlr", "dlr-targeted", "minimum-margin"} <= set(LOSSES)
     for name, loss in LOSSES.items():
-        assert loss.targeted == (name not in ("ce", "margin", "dlr", "margin-towards"))
+        assert loss.targeted == (name not in ("ce", "margin", "probability-margin", "dlr", "margin-towards"))
         assert loss.classes >= minimum_classes(name)
         assert loss.classes == 2 or LOSSES[loss.instead].classes == 2
         assert loss.instead is None or LOSSES[loss.instead].targeted == loss.targeted
@@ -123,7 +124,23 @@ def test_dlr_does_not_see_the_scale(name):
     assert not torch.allclose(*(LOSSES["margin"].function(v, y, t) for v in (z, 1000 * z)))
 
 
-@pytest.mark.parametrize("name", ["margin", "dlr"])
+def test_the_probability_margin_keeps_its_gradient_where_the_model_is_sure():
+    """∂/∂z_k (p_j − p_y) = p_j (δ_kj − p_k) − p_y (δ_ky − p_k), here with 1 − p_y summed before it rounds to zero."""
+    z, y, t = cases(6)
+    z = (10 * z).scatter(1, y[:, None], 10 * z.amax(1, keepdim=True) + torch.linspace(5, 60, B).double()[:, None])
+    p = z.softmax(1)
+    wrong = p.scatter(1, y[:, None], 0.0)
+    j = wrong.argmax(1)
+    p_j, rest = p.gather(1, j[:, None]), wrong.sum(1, keepdim=True)
+    true = torch.nn.functional.one_hot(y, 6).double()
+    at_j = torch.nn.functional.one_hot(j, 6).double()
+    want = p_j * (at_j - p) - (1 - rest) * torch.where(true > 0, rest, -p)
+    single = z.float().requires_grad_()
+    (grad,) = torch.autograd.grad(LOSSES["probability-margin"].function(single, y, t).sum(), single)
+    assert rest.min() < 1e-20 and torch.allclose(grad.double(), want, rtol=1e-4, atol=1e-37)
+
+
+@pytest.mark.parametrize("name", ["margin", "probability-margin", "dlr"])
 def test_positive_exactly_where_misclassified(name):
     z, y, t = cases(5)
     assert torch.equal(LOSSES[name].function(z, y, t) > 0, z.argmax(1) != y)
@@ -134,14 +151,17 @@ def test_ties_are_no_success():
     for y in (0, 1):
         assert LOSSES["margin"].function(z, torch.tensor([y, y]), torch.tensor([2, 2])).tolist() == [0, 0]
         assert LOSSES["dlr"].function(z, torch.tensor([y, y]), torch.tensor([2, 2])).tolist() == [0, 0]
+        probable = LOSSES["probability-margin"].function(z, torch.tensor([y, y]), torch.tensor([2, 2]))
+        assert probable.tolist() == pytest.approx([0, 0], abs=1e-6)
 
 
 def test_two_classes():
-    """Two logits: margin and minimum-margin agree, cross-entropy is log(1 + e^margin)."""
+    """Two logits: both margins m agree, cross-entropy is log(1 + e^m), the probability margin tanh(m / 2)."""
     z, y, t = cases(2)
     m = LOSSES["margin"].function(z, y, t)
     assert torch.equal(m, LOSSES["minimum-margin"].function(z, y, t))
     assert torch.allclose(LOSSES["ce"].function(z, y, t), torch.nn.functional.softplus(m))
+    assert torch.allclose(LOSSES["probability-margin"].function(z, y, t), torch.tanh(m / 2))
     assert torch.allclose(LOSSES["ce-targeted"].function(z, y, t), -torch.nn.functional.softplus(-m))
 
 

@@ -17,7 +17,7 @@ from brinell.models.demo import demo_net
 from brinell.ops import rng
 from brinell.results.verdict import PAGE, RULES
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Complementary attacks with few steps; the strength of AutoAttack is not needed to see that nothing objects.
 SOUND = brinell.plan(
@@ -232,42 +232,27 @@ def test_samples_other_than_the_runs_are_refused(tmp_path: Path, change: str) ->
         brinell.reliability.test_run(run, "demo", brinell.Problem(x, y, ids=ids), THREAT, "fgsm", progress=False)
 
 
-class Odd(nn.Module):
-    """A network that does not end in a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = demo_net()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return -self.net(x)
-
-
 def test_an_examination_that_does_not_suit_costs_no_evaluation(tmp_path: Path) -> None:
-    """Neither the missing readout nor the lack of a correct sample raises after hours of attacks."""
+    """Neither a layer that is missing nor the lack of a correct sample raises after hours of attacks."""
     data = brinell.data.load("demo", 4)
-    x, y = data.x, (demo_net()(data.x).argmin(1) + 1) % 10
-    also = [brinell.reliability.WithTest(3, inner=9), brinell.reliability.WithProbe(None, 3, 4, 10)]
-    options: Any = {"also": also, "progress": False, "out": tmp_path / "a"}
-    run = brinell.evaluate(brinell.wrap(Odd().eval()), brinell.Problem(x, y), THREAT, "fgsm", **options)
+    problem = brinell.Problem(data.x, (demo_net()(data.x).argmax(1) + 1) % 10)
+    also = [brinell.reliability.WithTest(3, inner=9, layer="heat"), brinell.reliability.WithProbe(None, 3, 4, 10)]
+    run = brinell.evaluate("demo", problem, THREAT, "fgsm", also=also, progress=False, out=tmp_path / "a")
     notes = {c["name"]: (c["level"], c["message"]) for c in run.checks if "not made: " in c["message"]}
     assert set(notes) == {"active test", "probe"}
     assert all(level == "info" for level, _ in notes.values())
-    assert "ends in a linear layer" in notes["active test"][1]
+    assert "expected a layer among" in notes["active test"][1]
     assert "classifies correctly" in notes["probe"][1]
     assert not any("not made" in r for r in run.verdict.reasons)
 
 
 def test_on_the_command_line_the_result_is_shown_and_the_lack_of_a_test_is_told(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(
-        "from brinell.models.demo import demo_net\nfrom torch import nn\n\n\nclass Odd(nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n        self.net = demo_net()\n\n"
-        "    def forward(self, x):\n        return -self.net(x)\n\n\ndef make():\n    return Odd().eval()\n"
+    command = ["evaluate", "--model", "demo", "--data", "demo", "--n", "4", "--norm", "L0", "--eps", "5"]
+    done = CliRunner().invoke(
+        app, [*command, "--plan", "minimal-quick", "--quiet", "--test", "--out", str(tmp_path / "run")]
     )
-    command = ["evaluate", "--model", f"{tmp_path / 'odd.py'}:make", "--data", "demo", "--n", "4", "--eps", "0.1"]
-    done = CliRunner().invoke(app, [*command, "--plan", "fgsm", "--quiet", "--test", "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    assert "active test not made: expected a network that ends in a linear layer" in done.output
+    assert "active test not made: expected a threat in Linf, L2 or L1" in done.output
     assert "accuracy" in done.output
 
 
@@ -292,3 +277,34 @@ def test_a_threat_of_another_mask_is_refused_and_radii_go_with_their_samples(tmp
             brinell.reliability.test_run(run, "demo", data, other, "fgsm", progress=False)
     tested = brinell.reliability.test_run(run, "demo", data, threat, "fgsm", n=3, inner=9, progress=False)
     assert tested.checks[-1]["name"] == "active test"
+
+
+def test_an_evaluation_that_would_be_reliable_is_tested_by_itself(tmp_path: Path) -> None:
+    data, plan = brinell.data.load("demo", 100), brinell.plan([APGD(20), Square(200)], strength="standard")
+    run = brinell.evaluate("demo", data, THREAT, plan, progress=False, out=tmp_path / "a")
+    (check,) = [c for c in run.checks if c["name"] == "active test"]
+    assert (check["level"], check["value"]) == ("ok", 1.0), check
+    assert "Binarization test: the attack found the known adversarial of 100% of the samples." in run.verdict.evidence
+    again = brinell.evaluate("demo", data, THREAT, plan, progress=False, out=tmp_path / "a", resume=True)
+    assert again.checks == run.checks
+    bare = brinell.evaluate("demo", data, THREAT, plan, progress=False, out=tmp_path / "b", test=False)
+    assert "active test" not in [c["name"] for c in bare.checks]
+    assert bare.rows().column("adv_margin").equals(run.rows().column("adv_margin"))
+
+
+def test_a_plan_that_only_looks_strong_is_found_out_by_the_small_test(tmp_path: Path) -> None:
+    """Steps that lead nowhere, at a radius where nothing breaks anyway: no other rule objects."""
+    lame = brinell.plan([Square(100), PGD(40, rel_step=1e-4)], name="lame", strength="standard")
+    data, tiny = brinell.data.load("demo", 120), brinell.Linf(0.002)
+    bare = brinell.evaluate("demo", data, tiny, lame, progress=False, out=tmp_path / "a", test=False)
+    # An alarm of its own would hide what the small test adds.
+    assert bare.verdict.level == "reliable", str(bare.verdict)
+    run = brinell.reliability.attach.small_test_run(bare, brinell.wrap(demo_net()), data, tiny, lame)
+    assert run.verdict.level == "suspicious" and "active test" in str(run.verdict)
+
+
+def test_the_size_of_the_small_test_follows_the_cost_of_the_run() -> None:
+    from brinell.reliability.attach import COST_SHARE, SIZES, _affordable
+
+    assert [_affordable(passes) for passes in (10**7, 3 * 10**5, 5 * 10**4, 2 * 10**4)] == list(SIZES)
+    assert _affordable(10**3) is None and COST_SHARE == 0.05

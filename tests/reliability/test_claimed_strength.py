@@ -11,8 +11,9 @@ from torch import nn
 import brinell
 from brinell.attacks import APGD, FGSM, PGD, Square
 from brinell.models.demo import demo_net
+from brinell.testing.runs import reseal
 
-pytestmark = pytest.mark.usefixtures("unchecked")
+pytestmark = pytest.mark.usefixtures("unchecked", "few")
 DATA = brinell.data.load("demo", 6)
 
 
@@ -97,4 +98,5 @@ def test_a_run_that_does_not_say_how_strong_its_plan_is_counts_as_weak(strength:
     manifest = json.loads((run.path / "manifest.json").read_text())
     manifest["identity"]["plan"]["strength"] = strength
     (run.path / "manifest.json").write_text(json.dumps(manifest))
+    reseal(run.path)
     assert brinell.Run.open(run.path).verdict.level == "suspicious"

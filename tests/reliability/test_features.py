@@ -1,4 +1,4 @@
-"""What the last layer sees: found by itself for any network that ends in a linear layer, or named."""
+"""What the last layer sees, found by itself or named; or the outputs of a model that does not end in such a layer."""
 
 import pytest
 import torch
@@ -33,7 +33,6 @@ AFTER = {
     "nothing": lambda z: z,
     "large logits": lambda z: 1000 * z,
     "log-softmax": lambda z: z.log_softmax(1),
-    "softmax": lambda z: (50 * z).softmax(1),
     "tuple": lambda z: (z, z.sum()),
 }
 
@@ -54,7 +53,6 @@ def test_the_input_of_the_last_linear_layer(after):
         lambda z: -z,
         lambda z: torch.cat([z, -z], 1),
         lambda z: nn.functional.logsigmoid(torch.cat([-z, z], 1)),
-        lambda z: z / torch.arange(1, len(z) + 1)[:, None],
         lambda z: z.mul_(2),
     ],
 )
@@ -107,10 +105,33 @@ def test_outputs_that_must_be_positive_stay_so(after):
     assert find_readout_layer(wrap(Small(after).eval()), x) == "head"
 
 
+def hard(z):
+    return nn.functional.one_hot(z.argmax(1), z.shape[1]).to(z)
+
+
+KEPT = {
+    **POSITIVE,
+    "softmax": lambda z: (50 * z).softmax(1),
+    "a temperature of its own": lambda z: z / z.detach().std(1, keepdim=True),
+    "reversed gradients": lambda z: z.detach() - (z - z.detach()),
+    "hard labels": lambda z: hard(z) + (z - z.detach()),
+    "coarse": lambda z: hard(z) + 1e-6 * z,
+}
+
+
+@pytest.mark.parametrize("after", KEPT.values(), ids=KEPT)
+def test_what_a_model_does_to_its_logits_stays_in_the_test(after):
+    """The order of the logits is that of the last linear layer, but the attack meets other values or gradients."""
+    net, x = Small(after).eval(), inputs(5, 6)
+    assert find_readout_layer(wrap(net), x) == "head"
+    found = find_features(wrap(net), x)
+    assert torch.equal(found.of(x), net(x)) and found.source == "the outputs of the model"
+
+
 def test_networks_that_take_gradients_or_write_on_the_way():
-    x = inputs(5, 6)
-    for net in (Sloped().eval(), Writing().eval()):
-        assert torch.equal(find_features(wrap(net), x).of(x), net.body(x))
+    x, sloped, writing = inputs(5, 6), Sloped().eval(), Writing().eval()
+    assert torch.equal(find_features(wrap(sloped), x).of(x), sloped(x))
+    assert torch.equal(find_features(wrap(writing), x).of(x), writing.body(x))
 
 
 @pytest.mark.parametrize(
@@ -191,22 +212,35 @@ def test_orders_that_agree_by_chance_do_not_deceive(seed):
     net, x = nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()).eval(), inputs(4, 6)
     assert torch.equal(Small()(x).argsort(1), ORDER.argsort().expand(4, 4))
     with pytest.raises(ModelError, match=r"0\.head"):
-        find_features(wrap(net), x)
+        find_readout_layer(wrap(net), x)
+
+
+ELSEWHERE = [
+    (nn.Sequential(nn.Flatten(), nn.Softplus()), "no linear layer runs"),
+    (Square(), "logits in another order.*layer='head'"),
+    (nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()), "0.head"),
+    (Small(lambda z: z.sum(1, keepdim=True) + ORDER), "logits in another order"),
+    (Small(lambda z: z.square_().neg_()), "logits in another order"),
+    (Small(lambda z: z.copy_(ORDER)), "logits in another order"),
+    (Small(lambda z: z.zero_()), "logits in another order"),
+    (Small(lambda z: (50 * z).sin(), classes=1), "logits in another order"),
+    (Beside(), "logits in another order"),
+    (Halves(), "logits in another order"),
+]
+
+
+@pytest.mark.parametrize(("net", "text"), ELSEWHERE)
+def test_a_network_that_ends_in_something_else_is_tested_on_its_outputs(net, text):
+    x = inputs(4, 6)
+    with pytest.raises(ModelError, match=text):
+        find_readout_layer(wrap(net.eval()), x)
+    found = find_features(wrap(net.eval()), x)
+    assert torch.equal(found.of(x), wrap(net).forward(x).logits) and found.source == "the outputs of the model"
 
 
 @pytest.mark.parametrize(
     ("net", "layer", "error", "text"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Softplus()), None, ModelError, "no linear layer runs"),
-        (Square(), None, ModelError, "logits in another order.*layer='head'"),
-        (nn.Sequential(Small(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten()), None, ModelError, "0.head"),
-        (Small(lambda z: z.sum(1, keepdim=True) + ORDER), None, ModelError, "logits in another order"),
-        (Small(lambda z: z.square_().neg_()), None, ModelError, "logits in another order"),
-        (Small(lambda z: z.copy_(ORDER)), None, ModelError, "logits in another order"),
-        (Small(lambda z: z.zero_()), None, ModelError, "logits in another order"),
-        (Small(lambda z: (50 * z).sin(), classes=1), None, ModelError, "logits in another order"),
-        (Beside(), None, ModelError, "logits in another order"),
-        (Halves(), None, ModelError, "logits in another order"),
         (Twice(), "head", ModelError, "runs 2 times"),
         (Small(), "heat", PlanError, "Did you mean 'head'"),
         (Small(), lambda x: x.mean(), ModelError, "one row of finite features"),
@@ -219,9 +253,10 @@ def test_what_cannot_be_used_is_refused_with_a_remedy(net, layer, error, text):
         find_features(wrap(net.eval()), x, layer)
 
 
-def test_a_classifier_without_a_module_needs_a_function():
+def test_a_classifier_without_a_module_gives_its_outputs():
     x = inputs(4, 6)
     bare = find_features(wrap(Small().eval()), x)
+    assert torch.equal(find_features(bare, x).of(x), bare.forward(x).logits)
     with pytest.raises(ModelError, match="layer=lambda"):
-        find_features(bare, x)
+        find_features(bare, x, "head")
     assert torch.equal(find_features(bare, x, lambda v: 2 * v).of(x), 2 * x)

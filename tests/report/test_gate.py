@@ -13,6 +13,8 @@ from brinell.report.gate import check_gate
 from brinell.results import Run
 from brinell.results.format.manifest import Manifest
 
+pytestmark = pytest.mark.usefixtures("few")
+
 LOW = 46.0  # under the lower bound of the Runs made here
 
 

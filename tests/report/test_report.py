@@ -12,7 +12,7 @@ from tests.report.conftest import Images, make_images
 from tests.report.test_page import FETCHED
 
 import brinell.report
-from brinell.errors import InputError, MissingExtra
+from brinell.errors import InputError, MissingExtra, StorageError
 from brinell.report.advice import ADVICE
 from brinell.report.figures import (
     breaks,
@@ -337,7 +337,7 @@ def test_a_card_for_notebooks(run: Run, make: Callable[..., Run], images: Images
 def test_wrong_requests_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ending"):
         run.report(tmp_path / "report.doc")
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(StorageError, match="folder"):
         run.report(tmp_path / "nowhere" / "report.html")
     with pytest.raises(InputError, match="5 class names"):
         run.report(tmp_path / "report.html", classes=["a"])

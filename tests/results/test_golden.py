@@ -63,7 +63,8 @@ def test_the_cost_and_the_verdict(golden: Run) -> None:
     assert (golden.cost.forwards, golden.cost.backwards, golden.cost.samples) == (96, 81, 6)
     assert golden.cost.seconds == pytest.approx(2.25)
     assert golden.unverified["sample_id"].to_pylist() == [2, 4]
-    assert str(golden.verdict) == "suspicious: 2 adversarials did not pass verification and are not counted."
+    assert str(golden.verdict).startswith("suspicious: 2 adversarials did not pass verification and are not counted.")
+    assert golden.verdict.findings[-1].anchor == "verdict.md#too-few-samples"
 
 
 def test_the_sentence(golden: Run) -> None:
@@ -90,7 +91,11 @@ def test_the_summary(golden: Run) -> None:
         "cost      96 forwards, 81 backwards, 2.2 s of compute, 1.5 s on the clock\n"
         "          per sample 16.0 forwards, 13.5 backwards, 0.375 s\n"
         "\n"
-        "verdict   suspicious: 2 adversarials did not pass verification and are not counted.\n"
+        f"verdict   {golden.verdict}\n"
+        "\n"
+        f"evidence  {' '.join(golden.verdict.evidence)}\n"
+        "\n"
+        f"untested  {' '.join(golden.verdict.untested)}\n"
         "\n"
         "notes\n"
         "  - 9 targets reduced to 3: 4 classes.\n"

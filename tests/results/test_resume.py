@@ -9,6 +9,7 @@ import pytest
 from brinell.errors import RunError
 from brinell.results.format import files
 from brinell.results.format.resume import NOTHING_STORED, StoredRows
+from brinell.testing.runs import reseal
 
 SAMPLES = {0: "..x", 1: "x", 2: ".u.", 10: ".xx", 11: "...", 12: ". x"}
 
@@ -31,7 +32,7 @@ def test_reads_only_shards_that_can_have_the_samples(
     assert sorted(stored.spans.values()) == [(0, 2), (10, 12)]
     read: list[str] = []
     whole = files.read_rows
-    monkeypatch.setattr(files, "read_rows", lambda path, columns=None: read.append(path.name) or whole(path, columns))
+    monkeypatch.setattr(files, "read_rows", lambda path, *more: read.append(path.name) or whole(path, *more))
     known = stored.of([11])
     assert len(read) == 1
     assert list(known.hashes) == [11]
@@ -45,6 +46,7 @@ def test_shards_without_statistics_are_read(world: Any, tmp_path: Path) -> None:
     for shard in files.shards(run.path):
         path = files.rows_file(run.path, shard)
         pq.write_table(files.read_rows(path), path, write_statistics=False)
+    reseal(run.path)
     assert sorted(StoredRows(run.path).spans.values()) == [(0, 2), (10, 12)]
 
 

@@ -10,6 +10,7 @@ from brinell.errors import RunError
 from brinell.results import ROWS, Proportion, Run, StageResult, Writer
 from brinell.results.format import files
 from brinell.results.summary import eps_text
+from brinell.testing.runs import reseal
 
 
 def test_only_verified_breaks_count(tmp_path, world) -> None:
@@ -60,7 +61,7 @@ def test_an_unfinished_run_says_so(tmp_path, world) -> None:
     assert str(run).splitlines()[0].endswith("(unfinished: all numbers are provisional)")
     assert run.sentence().startswith("Provisional")
     assert run.verdict.level == "suspicious"
-    assert repr(run) == f"<Run {tmp_path}, unfinished>"
+    assert repr(run).startswith(f"<Run {tmp_path}: ") and "unfinished, robust 100.0 % [" in repr(run)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,20 @@ def test_repeated_rows_are_dropped_and_conflicting_ones_refused(tmp_path, world)
 def test_a_shard_of_a_later_version_is_read(tmp_path, world) -> None:
     world.run(tmp_path, {0: "..x"})
     shard = next(tmp_path.glob("rows/*.parquet"))
-    table = pq.read_table(shard).drop_columns(["verified_8bit"])
+    table = pq.read_table(shard)
     pq.write_table(table.append_column("entropy", pa.array([1.0] * 3)), shard)
+    reseal(tmp_path)
     assert Run.open(tmp_path).rows().schema == ROWS
-    pq.write_table(table.drop_columns(["label"]), shard)
-    with pytest.raises(RunError, match=f"{shard.name}.*without label"):
+
+
+@pytest.mark.parametrize("column", ["label", "verified", "adv_shard", "judged"])
+def test_a_renamed_column_is_refused_even_without_checksums(tmp_path, world, column: str) -> None:
+    world.run(tmp_path, {0: "..x"})
+    shard = next(tmp_path.glob("rows/*.parquet"))
+    table = pq.read_table(shard)
+    pq.write_table(table.rename_columns([f"{n}_" if n == column else n for n in table.column_names]), shard)
+    reseal(tmp_path, checksums=False)
+    with pytest.raises(RunError, match=f"{shard.name}.*no column {column}"):
         Run.open(tmp_path).rows()
 
 
@@ -116,6 +126,10 @@ def test_exchanged_adversarials_are_noticed(tmp_path, world, ids: list[int]) -> 
     shard = run.rows()["adv_shard"].to_pylist()[-1]
     x = np.zeros((len(ids), 2, 2), np.float32)
     files.write_adversarials(files.adversarials_file(tmp_path, shard), files.Adversarials(np.array(ids, np.int64), x))
+    with pytest.raises(RunError, match=f"{shard}.* as it was written"):
+        run.adversarials()
+    reseal(tmp_path)
+    run = Run.open(tmp_path)
     with pytest.raises(RunError, match=f"other samples in .*{shard}"):
         run.adversarials()
 

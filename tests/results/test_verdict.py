@@ -5,6 +5,8 @@ import pytest
 from brinell.results import ROWS, Run, Verdict, Writer, judge
 from brinell.results.verdict import missing_by_chance
 
+pytestmark = pytest.mark.usefixtures("few")
+
 
 def check(level: str) -> dict[str, str]:
     return {"name": "gradient", "level": level, "message": f"it is {level}"}
@@ -186,3 +188,43 @@ def test_the_chance_of_missing_classes_bounds_the_exact_one() -> None:
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:
     run = answered(tmp_path, world, TEN, np.zeros(200), finished=False)
     assert [finding.anchor for finding in run.verdict.findings] == ["verdict.md#unfinished"]
+
+
+@pytest.mark.parametrize(
+    ("n", "rows", "level"), [(99, "...", "suspicious"), (100, "...", "reliable"), (99, "x", "reliable")]
+)
+def test_a_run_of_few_samples_is_not_reliable_unless_all_are_broken(
+    tmp_path, world, monkeypatch: pytest.MonkeyPatch, n: int, rows: str, level: str
+) -> None:
+    monkeypatch.setattr("brinell.results.verdict.FEWEST", 100)
+    verdict = world.run(tmp_path, dict.fromkeys(range(n), rows)).verdict
+    found = [f for f in verdict.findings if f.anchor == "verdict.md#too-few-samples"]
+    assert bool(found) == (level == "suspicious")
+    assert not found or found[0].message.startswith("Too few samples to tell: 99 samples, of which 99 withstood")
+
+
+def test_a_verdict_names_its_evidence_and_what_was_not_tested(tmp_path, world) -> None:
+    world.run(tmp_path, {0: "...", 1: "..x", 2: "x"})
+    checks = [
+        {"name": "active test", "level": "ok", "message": "all found", "value": 0.9375, "threshold": 0.95},
+        {"name": "reversed loss", "level": "ok", "message": "none of 16 broke", "value": 0.0},
+        {"name": "finite differences", "level": "warn", "message": "they contradict", "value": 1.0},
+    ]
+    with Writer.resume(tmp_path, world.manifest()) as writer:
+        writer.update(checks=checks)
+    verdict = Run.open(tmp_path).verdict
+    text = " ".join(verdict.evidence)
+    assert "1 of 2 correct samples are broken" in text or "broken, each by an adversarial" in text
+    assert "Binarization test: the attack found the known adversarial of 94% of the samples." in verdict.evidence
+    assert "Reversed loss: none of 16 broke." in verdict.evidence
+    assert "contradict" not in text
+    assert not any("binarization" in item for item in verdict.untested)
+    assert verdict.untested[-1] == "Attacks made for this model."
+
+
+def test_a_test_that_was_not_made_is_named(tmp_path, world) -> None:
+    world.run(tmp_path, {0: "..."})
+    assert any("binarization test, --test" in item for item in Run.open(tmp_path).verdict.untested)
+    with Writer.resume(tmp_path, world.manifest()) as writer:
+        writer.update(checks=[{"name": "active test", "level": "info", "message": "not made: it costs too much"}])
+    assert any("not made: it costs too much." in item for item in Run.open(tmp_path).verdict.untested)

@@ -11,6 +11,8 @@ import pytest
 from brinell.errors import InputError, RunError
 from brinell.results import Run, Writer
 from brinell.results.format import files, lock
+from brinell.results.format.shards import Shards
+from brinell.storage import write_atomic
 
 FOREVER = """
 import sys, numpy as np
@@ -71,7 +73,7 @@ def test_shard_names_sort_in_the_order_of_writing(tmp_path, world) -> None:
         writer.append(world.table({20: "."}))
     names = files.shards(tmp_path)
     assert [name.split("-")[0] for name in names] == [f"{i:08d}" for i in range(1, 6)] + ["zz"]
-    assert files.read_all_rows(tmp_path)["sample_id"].to_pylist() == [0, 1, 10, 11, 20, 0]
+    assert Shards.open(tmp_path).all_rows()["sample_id"].to_pylist() == [0, 1, 10, 11, 20, 0]
 
 
 def test_an_empty_table_makes_no_shard(tmp_path, world) -> None:
@@ -195,7 +197,7 @@ def test_resume_notes_another_environment_once(tmp_path, world) -> None:
 
 
 def test_a_crash_between_adversarials_and_rows_loses_one_shard(tmp_path, world, monkeypatch) -> None:
-    run = world.run(tmp_path, {0: "..x", 1: "..."})
+    run = world.run(tmp_path, {0: "..x", 1: "..."}, finished=False)
     before, rows = world.tree(tmp_path), run.rows()
     writer = Writer.resume(tmp_path, world.manifest())
     table = world.table({2: "..x"})
@@ -219,7 +221,7 @@ def test_a_crash_between_adversarials_and_rows_loses_one_shard(tmp_path, world, 
 def test_an_interrupted_write_leaves_no_temporary_file(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        files.write_atomic(tmp_path / "file", b"data")
+        write_atomic(tmp_path / "file", b"data")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -291,3 +293,13 @@ def test_a_lock_that_cannot_be_taken_is_not_leaked(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(lock.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError("no locks here")))
     with pytest.raises(OSError, match="no locks"):
         lock.Lock(tmp_path)
+
+
+def test_empty_folders_of_a_run_that_vanished_are_no_obstacle(world, tmp_path: Path) -> None:
+    for name in ("rows", "adversarials"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    Writer.create(tmp_path / "run", world.manifest()).close()
+    (tmp_path / "other" / "rows").mkdir(parents=True)
+    (tmp_path / "other" / "rows" / "mine.txt").touch()
+    with pytest.raises(RunError, match="holds files but no Run"):
+        Writer.create(tmp_path / "other", world.manifest())

@@ -22,11 +22,13 @@ from brinell.models.demo import demo_net
 from brinell.results import Proportion
 from brinell.results.format.files import read_rows, write_rows
 from brinell.results.format.manifest import attack_hash
+from brinell.testing.runs import reseal
 from brinell.testing.worlds import linear_world
-from brinell.verification import submission as submissions
 from brinell.verification.bundle import opened, pack
 from brinell.verification.consistency import contradictions
+from brinell.verification.rerun import chosen_ids
 from brinell.verification.review import certify
+from brinell.verification.sampling import RerunSample
 
 EPS, N = 0.1, 40
 
@@ -58,12 +60,14 @@ def edit_rows(run: Path, change: Callable[[list[dict[str, Any]]], None]) -> None
         rows = table.to_pylist()
         change(rows)
         write_rows(shard, pa.Table.from_pylist(rows, schema=table.schema))
+    reseal(run)
 
 
 def edit_manifest(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     change(manifest)
     (run / "manifest.json").write_text(json.dumps(manifest))
+    reseal(run)
 
 
 def edit_adversarial(run: Path, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> int:
@@ -72,6 +76,7 @@ def edit_adversarial(run: Path, change: Callable[[np.ndarray, np.ndarray], np.nd
     x, sample = stored["x"].copy(), int(stored["ids"][0])
     x[0] = change(x[0], brinell.data.load("demo", N).x[sample].numpy())
     save_file({"ids": stored["ids"], "x": x}, file)
+    reseal(run)
     return sample
 
 
@@ -82,7 +87,7 @@ def test_an_honest_bundle_holds(run: Path) -> None:
     assert result.ok and (part.rerun, part.alike) == (4, 4)
     assert part.held == part.checked == len(told.adversarials().ids)
     assert (result.bound, result.clean_accuracy) == (told.robust_accuracy, told.clean_accuracy)
-    assert "4 samples run again, 4 with identical rows" in str(result)
+    assert f"4 of {len(told.survivors())} survivors run again" in str(result) and "4 with identical rows" in str(result)
     assert "Linf(eps=0.1)" in str(result)
     standing = [s.id for s in result.samples if s.standing]
     assert standing == told.survivors().tolist()
@@ -91,12 +96,16 @@ def test_an_honest_bundle_holds(run: Path) -> None:
 
 
 def test_which_samples_are_run_again_depends_on_the_seed_and_the_run(run: Path) -> None:
-    first = submissions._chosen_ids(Run.open(run), 6, 0)
-    assert first == submissions._chosen_ids(Run.open(run), 6, 0) and len(set(first)) == 6
-    assert first != submissions._chosen_ids(Run.open(run), 6, 1)
+    def chosen(count: int, seed: int) -> list[int]:
+        opened = Run.open(run)
+        return chosen_ids(opened, opened.survivors().tolist(), RerunSample(count, seed=seed))
+
+    first = chosen(6, 0)
+    assert first == chosen(6, 0) and len(set(first)) == 6
+    assert first != chosen(6, 1)
     edit_manifest(run, lambda m: m.update(wall_seconds=1.0))
-    assert first != submissions._chosen_ids(Run.open(run), 6, 0)
-    assert set(submissions._chosen_ids(Run.open(run), 10**6, 0)) == set(range(N))
+    assert first != chosen(6, 0)
+    assert chosen(10**6, 0) == Run.open(run).survivors().tolist()
 
 
 @pytest.mark.parametrize(
@@ -189,6 +198,7 @@ def test_robustness_that_is_only_told_is_found_by_running_again(run: Path) -> No
     messages = [finding.message for finding in contradictions(Run.open(run))]
     assert messages == [f"{len(fallen)} adversarials are stored that no row refers to."]
     shutil.rmtree(run / "adversarials")
+    reseal(run)
     assert contradictions(Run.open(run)) == []
     bundle = bundled(run)
     assert review([bundle], "demo", rerun=0).ok
@@ -297,12 +307,12 @@ def test_checks_that_were_made_better_are_told(run: Path) -> None:
     assert "The check randomised finds a problem here" in str(review([bundled(out)], Noisy().eval(), data, rerun=2))
 
 
-def test_a_plan_of_ones_own_is_not_run_again(run: Path) -> None:
+def test_a_plan_of_ones_own_is_run_again(run: Path) -> None:
     out = run.parent / "own"
     data = brinell.data.load("demo", 8)
     evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
-    part = review([bundled(out)], "demo", data).submissions[0]
-    assert part.ok and part.rerun == 0 and "not built into Brinell" in part.notes[0]
+    part = review([bundled(out)], "demo", data, rerun=2).submissions[0]
+    assert part.ok and part.rerun == part.alike == 2 and "not built into Brinell" in part.notes[0]
 
 
 def test_a_plan_with_other_numbers_is_told(run: Path) -> None:
@@ -324,6 +334,7 @@ def test_images_of_another_shape_are_refused(shape: tuple[int, ...], run: Path) 
     for file in sorted((run / "adversarials").iterdir()):
         stored = load_file(file)
         save_file({"ids": stored["ids"], "x": np.zeros((len(stored["ids"]), *shape), np.float32)}, file)
+    reseal(run)
     with pytest.raises(RunError, match="adversarials of shape"):
         review([bundled(run)], "demo", rerun=0)
 
@@ -357,13 +368,6 @@ def test_nobody_can_know_which_samples_are_run_again(run: Path) -> None:
     assert first.seed != second.seed and f"seed {first.seed}" in str(first)
     assert first.to_json()["seed"] == first.seed
     assert review([run], "demo", rerun=0, seed=7).seed == 7
-
-
-def test_notes_are_told(run: Path) -> None:
-    out = run.parent / "own"
-    data = brinell.data.load("demo", 8)
-    evaluate("demo", data, Linf(EPS), [brinell.attacks.PGD(steps=2)], out=out, progress=False)
-    assert "no sample was run again" in str(review([out], "demo", data))
 
 
 # ------------------------------------------------------------------------------------------- files of other attacks
@@ -456,6 +460,16 @@ def test_a_record_is_computed_anew(run: Path) -> None:
     bundle = bundled(run)
     record = certify(bundle, review([bundle], "demo", rerun=1), "demo")
     assert (record.clean, record.autoattack, record.verdict) == (told.clean, told.autoattack, "suspicious")
+
+
+def test_a_plan_of_ones_own_is_not_certified(run: Path) -> None:
+    out = run.parent / "own"
+    told = evaluate("demo", brinell.data.load("demo", 8), Linf(EPS), [brinell.attacks.PGD(2)], out=out, progress=False)
+    records.of_run(told, "demo", "Linf", "Mine").write(out / RECORD)
+    result = review([out], "demo", rerun=1)
+    assert result.ok
+    with pytest.raises(RunError, match="whose strength is only claimed"):
+        certify(out, result, "demo")
 
 
 def test_a_submission_that_changes_after_the_review_is_not_certified(run: Path) -> None:
@@ -567,10 +581,11 @@ def test_a_run_on_chosen_samples_is_not_certified(run: Path) -> None:
     edit_rows(run, lambda rows: rows.__setitem__(slice(None), [r for r in rows if r["sample_id"] in standing]))
     edit_manifest(run, lambda m: m["identity"]["data"].update(n=len(standing)))
     shutil.rmtree(run / "adversarials")
+    reseal(run)
     records.of_run(Run.open(run), "demo", "Linf", "Mine").write(run / RECORD)
     result = review([run], "demo", data, rerun=1)
-    assert result.ok and result.bound.value == 1
-    with pytest.raises(RunError, match="on other samples"):
+    assert not result.ok and "is on other data" in str(result) and "not on the first ones" in str(result)
+    with pytest.raises(RunError, match="did not pass"):
         certify(run, result, "demo", data)
 
 

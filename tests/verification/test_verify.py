@@ -15,6 +15,7 @@ from brinell import Linf, Problem, Run, RunError, evaluate, verify, wrap
 from brinell.models.demo import demo_net
 from brinell.results.format.files import read_rows, write_rows
 from brinell.results.format.manifest import Manifest
+from brinell.testing.runs import reseal
 
 EPS = 0.1
 
@@ -35,6 +36,7 @@ def tamper(run: Path, change: Callable[[np.ndarray, int], np.ndarray]) -> int:
     x = stored["x"].copy()
     x[0] = change(x[0], sample)
     save_file({"ids": stored["ids"], "x": x}, file)
+    reseal(run)
     return sample
 
 
@@ -95,6 +97,7 @@ def test_exchanged_ids_are_refused(honest: Path, tmp_path: Path, problem: Proble
     file = sorted((copy / "adversarials").iterdir())[0]
     stored = load_file(file)
     save_file({"ids": stored["ids"][::-1].copy(), "x": stored["x"]}, file)
+    reseal(copy)
     with pytest.raises(RunError, match="other samples"):
         verify(copy, "demo", problem)
 
@@ -108,6 +111,7 @@ def test_a_claim_without_an_adversarial_is_caught(honest: Path, tmp_path: Path, 
             i = table.column_names.index(name)
             table = table.set_column(i, table.schema.field(i), pa.nulls(table.num_rows, table.schema.field(i).type))
         write_rows(file, table)
+    reseal(copy)
     claimed = len(Run.open(honest).adversarials().ids)
     result = verify(copy, "demo", problem)
     assert result.checked == claimed
@@ -158,7 +162,7 @@ def test_randomised_models_are_judged_as_when_the_run_was_made(honest: Path, pro
     assert set(verify(run, Moody(), problem).failures.values()) == {"not misclassified"}
     manifest = run.manifest
     manifest["identity"]["plan"]["draws"] = 3
-    assert verify(Run(honest, Manifest.read(manifest)), Moody(), problem).ok
+    assert not verify(Run(honest, Manifest.read(manifest)), Moody(), problem).failures
 
 
 class TwoFaced(nn.Module):

@@ -17,7 +17,7 @@ from brinell.data.catalogue import SETS
 from brinell.errors import InputError, ModelError
 from brinell.fetch import download
 from brinell.models.zoo import fetch, load, place
-from brinell.models.zoo.card import WeightFile
+from brinell.models.zoo.card import WeightFile, cards
 from brinell.models.zoo.fetch import address
 
 NAME, PATH = "cifar10/Linf/Tiny", "/weights.pt"
@@ -258,3 +258,10 @@ def test_a_download_is_locked_while_it_runs(source: Source, home: Path, tiny: An
 def test_addresses() -> None:
     assert address("gdrive:abc_1").endswith("id=abc_1&export=download&confirm=t")
     assert address("https://example.org/a.pt") == "https://example.org/a.pt"
+
+
+def test_nothing_is_written_into_the_package() -> None:
+
+    demo = next(c for c in cards().values() if c.files and c.files[0].sources[0].startswith("package:"))
+    path = fetch(demo)[0]
+    assert sorted(p.name for p in path.parent.iterdir() if p.suffix == ".sha256") == []

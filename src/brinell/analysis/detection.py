@@ -170,8 +170,10 @@ def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Pr
     sets = {name: _Noise(name, data.shape(), count, seed) for name in SYNTHETIC}
     if data.streamed:
         return {name: Problem(noise, name=name) for name, noise in sets.items()}
-    labels = torch.zeros(count, dtype=torch.long)
-    return {name: Problem(noise.rows(torch.arange(count)), labels, name=name) for name, noise in sets.items()}
+    labels = torch.zeros(count, dtype=torch.long, device="cpu")
+    return {
+        name: Problem(noise.rows(torch.arange(count, device="cpu")), labels, name=name) for name, noise in sets.items()
+    }
 
 
 class _Noise(Dataset[Any]):
@@ -187,7 +189,7 @@ class _Noise(Dataset[Any]):
         return self.__getitems__([i])[0]
 
     def __getitems__(self, places: list[int]) -> list[tuple[Tensor, int]]:
-        return [(x, 0) for x in self.rows(torch.tensor(places))]
+        return [(x, 0) for x in self.rows(torch.tensor(places, dtype=torch.long, device="cpu"))]
 
     def rows(self, places: Tensor) -> Tensor:
         key = rng.fold(rng.keys(self.seed, places), rng.digest(self.name))
@@ -210,7 +212,7 @@ def _blobs(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _blurred(x: Tensor, axis: int) -> Tensor:
     """Return x convolved with a Gaussian along one axis, with periodic boundary."""
     size = x.shape[axis]
-    far = torch.minimum(torch.arange(size), size - torch.arange(size)).double()
+    far = torch.minimum(torch.arange(size, device="cpu"), size - torch.arange(size, device="cpu")).double()
     weight = torch.exp(-((far / max(WIDTH * size / 2, 0.5)) ** 2) / 2)
     ring = torch.stack([weight.roll(k) for k in range(size)]) / weight.sum()
     return torch.tensordot(x.double(), ring, dims=([axis], [0])).movedim(-1, axis).float()

@@ -40,7 +40,7 @@ def uniforms(n: int, seed: int, purpose: str, draws: int = DRAWS) -> Iterator[Fl
 
 def _keys(n: int, seed: int, purpose: str, draws: int) -> Iterator[Tensor]:
     """Yield one random key per draw, in batches of VALUES_PER_BATCH // n keys, but at least one key."""
-    key = rng.fold(rng.keys(seed, torch.arange(draws)), rng.digest(purpose))
+    key = rng.fold(rng.keys(seed, torch.arange(draws, device="cpu")), rng.digest(purpose))
     yield from key.split(max(1, VALUES_PER_BATCH // n))
 
 

@@ -193,8 +193,8 @@ def _blocks(classifier: Classifier, chunk: Chunk) -> Iterator[Chunk]:
 def _attack_block(classifier: Classifier, chunk: Chunk, threat: Threat, attack: AnyAttack, seed: int) -> Tensor:
     # Pad the last block with its first row: a row's output may depend on the batch shape.
     size, device = default_block(classifier.device), classifier.device
-    index = torch.arange(len(chunk))
-    index = torch.cat([index, torch.zeros(size - len(index), dtype=torch.long)])
+    index = torch.arange(len(chunk), device="cpu")
+    index = torch.cat([index, torch.zeros(size - len(index), dtype=torch.long, device="cpu")])
     ids = chunk.ids[index].to(device)
     key = rng.fold(rng.keys(seed, ids), rng.digest(attack.name))
     y = chunk.y[index].to(device)

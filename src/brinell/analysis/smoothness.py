@@ -174,7 +174,9 @@ class _Search:
         """Return the largest ratio of output change to distance found for every sample, in float64."""
         # Pad the last block: a row's output may depend on the batch shape.
         size, device = default_block(model.device), model.device
-        index = torch.cat([torch.arange(len(chunk)), torch.zeros(size - len(chunk), dtype=torch.long)])
+        index = torch.cat(
+            [torch.arange(len(chunk), device="cpu"), torch.zeros(size - len(chunk), dtype=torch.long, device="cpu")]
+        )
         x = chunk.x[index].to(device)
         ball = threat.ball(index + chunk.offset, device)
         key = rng.fold(rng.keys(self.seed, chunk.ids[index].to(device)), rng.digest("smoothness"))

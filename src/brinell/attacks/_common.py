@@ -126,7 +126,7 @@ def adam(m: Points, v: Points, g: Points, k: Labels, steps: int) -> tuple[Points
 # Powers and cosines come from tables: computed on the fly, their last bits depend on the position in the tensor.
 @table
 def _table(kind: str, steps: int, first: float, last: float, device: torch.device) -> Tensor:
-    i = torch.arange(steps + 1, dtype=torch.float64)
+    i = torch.arange(steps + 1, dtype=torch.float64, device="cpu")
     values = {
         "cosine": last + (first - last) * (1 + (math.pi * i / steps).cos()) / 2,
         "exponential": first * (last / first) ** (i / steps),

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from brinell.attacks.black_box import HopSkipJump, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
-from brinell.attacks.gradient import APGD, FGSM, PGD, MomentumPGD
+from brinell.attacks.gradient import ACG, APGD, FGSM, PGD, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, DeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
 from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import DEFAULT_TARGETS, Eot, Plan, Restarts, Stage, Stages, Targets, stage
+from brinell.core.ranking import MaltRanking
 from brinell.errors import one_of
 from brinell.ops.norms import L0, L1
 
@@ -38,6 +39,7 @@ _MM20 = APGD(steps=20, loss="minimum-margin")
 APGD_CE, APGD_DLR = stage(APGD(loss="ce")), stage(APGD(loss="dlr"))
 APGD_T = stage(Targets(APGD(loss="dlr-targeted")), "apgd-t")
 FAB_U, FAB_T, SQUARE = stage(FAB()), Targets(FAB(targeted=True)), stage(Square())
+_PROBABILITY = stage(APGD(loss="probability-margin"))
 HOP_SKIP_JUMP = stage(HopSkipJump())
 SPARSE_CE = Restarts(SPARSE, RESTARTS)
 SPARSE_DLR = Restarts(replace(SPARSE, loss="dlr"), RESTARTS)
@@ -51,23 +53,25 @@ STAGES: dict[str, tuple[Stage, Stage]] = {
     "apgd-ce": (APGD_CE, SPARSE_CE),
     "apgd-dlr": (APGD_DLR, SPARSE_DLR),
     "apgd-t": (APGD_T, SPARSE_T),
+    "apgd-probability-margin": (_PROBABILITY, Restarts(replace(SPARSE, loss="probability-margin"), RESTARTS)),
+    "acg-margin": (stage(ACG()), stage(ACG())),
     "fab": (FAB_U, FAB_U),
     "fab-t": (FAB_T, FAB_T),
     "square": (SQUARE, SQUARE),
     "hop-skip-jump": (HOP_SKIP_JUMP, HOP_SKIP_JUMP),
 }
 """Stages by name, for `chain`: as they run in Linf and L2, and in L1 and L0."""
-# The attacks whose last iterates rank the targets (Gao et al. 2022, appendix D).
-REFERENCES: dict[str, AnyAttack] = {"fgsm": FGSM(), "pgd20": PGD(steps=20)}
+# The attacks whose last iterates rank the targets (Gao et al. 2022, appendix D), and MALT (Melamed et al. 2024).
+REFERENCES: dict[str, AnyAttack | MaltRanking] = {"fgsm": FGSM(), "pgd20": PGD(steps=20), "malt": MaltRanking()}
 
 
-def reference(name: str) -> AnyAttack:
-    """Return the reference attack of this name ("fgsm", "pgd20"): its last iterate ranks the target classes.
+def reference(name: str) -> AnyAttack | MaltRanking:
+    """Return what ranks the target classes by its name: an attack ("fgsm", "pgd20"), at its last iterate, or "malt".
 
-    >>> reference("pgd20").queries
-    21
+    >>> reference("malt"), reference("pgd20").queries
+    (MaltRanking(candidates=100), 21)
     """
-    return REFERENCES[one_of("a reference attack", name, REFERENCES)]
+    return REFERENCES[one_of("a ranking", name, REFERENCES)]
 
 
 def chain(names: list[str], name: str = "custom", description: str = "", strength: str = "weak") -> Plan:
@@ -119,13 +123,19 @@ def rescaled(attack: APGD | PGD, targets: int) -> Stages:
     return tuple(replace(s, label=s.attack.loss, noise=noise) for s in each)
 
 
-# An eighth of the survivors: with 450 to 1,400 samples, depending on accuracy, the bound of the audit is within the
-# sampling error.
-AUDIT_SHARE = 0.125
+# The evidence of `fast` (docs/design/fast.md): a short search on all survivors, and the full plan on a random share and
+# on the survivors with less than a share of their margin left.
+SEARCH, AUDIT_SHARE, NEAR = 100, 1 / 200, 0.05
+_SEARCH = replace(stage(Square(steps=SEARCH), "search"), noise="search")
+# Conjugate directions find what Pursuit misses for few passes, so they go further. They do not exist in sparse norms.
+AGAIN_NEAR = 0.25
+_AGAIN = replace(stage(Restarts(ACG(steps=50, loss="margin"), 4), "again"), noise="again")
+_AGAIN_SPARSE = replace(stage(Restarts(APGD(steps=50, loss="margin", larger_eps=True), 4), "again"), noise="again")
 
 
-def _audit(*stages: Stage) -> Stages:
-    return tuple(replace(s, share=AUDIT_SHARE) for s in stages)
+def _evidence(again: Stage, *stages: Stage) -> Stages:
+    full = (replace(s, share=AUDIT_SHARE, near=NEAR) for s in stages)
+    return (_SEARCH, replace(again, share=AUDIT_SHARE, near=AGAIN_NEAR), *full)
 
 
 # Detectors: three targets, because an untargeted loss cannot balance misclassification against detection.
@@ -197,11 +207,11 @@ _ALL = [
     Plan(
         "fast",
         by_norm(
-            (stage(Pursuit()), *_audit(APGD_CE, APGD_T, FAB_T, SQUARE)),
-            (stage(Pursuit()), *_audit(SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
+            (stage(Pursuit()), *_evidence(_AGAIN, APGD_CE, APGD_T, FAB_T, SQUARE)),
+            (stage(Pursuit()), *_evidence(_AGAIN_SPARSE, SPARSE_CE, SPARSE_T, FAB_T, SQUARE)),
         ),
-        "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
-        "on an eighth of the survivors",
+        "AutoAttack's answer for few of its passes, margins pursued while in reach; evidence: a short black-box "
+        "search, AutoAttack on the survivors nearest the boundary and on a random sample",
         f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
     ),
@@ -279,6 +289,18 @@ _ALL += [
 PLANS: dict[str, Plan] = {p.name: p for p in _ALL}
 
 
+def _first_fast() -> Plan:
+    full = ((APGD_CE, APGD_T, FAB_T, SQUARE), (SPARSE_CE, SPARSE_T, FAB_T, SQUARE))
+    dense, sparse = ((stage(Pursuit()), *(replace(s, share=0.125) for s in stages)) for stages in full)
+    text = "AutoAttack's answer for about 1 % of its passes, margins pursued while in reach; then an audit: AutoAttack "
+    citation = PLANS["fast"].citation
+    return Plan("fast", by_norm(dense, sparse), f"{text}on an eighth of the survivors", citation, "audited")
+
+
+EARLIER: tuple[Plan, ...] = (_first_fast(),)
+"""Plans that earlier versions had under a name of today. Their Runs are recognised, and resumed with these plans."""
+
+
 def plans() -> dict[str, str]:
     """Return a dictionary of all named plans: name → one-line description.
 
@@ -288,6 +310,15 @@ def plans() -> dict[str, str]:
     return {name: p.description for name, p in PLANS.items()}
 
 
+# Names that users of other tools know.
+ALIASES = {"aa": "autoattack", "standard": "autoattack", "rand": "autoattack-rand", "plus": "autoattack-plus"}
+
+
 def by_name(name: str) -> Plan:
-    """Return the plan of this name, or raise an error that offers similar names."""
-    return PLANS[one_of("a plan", name, PLANS)]
+    """Return the plan of this name, or raise an error that offers similar names; case does not matter.
+
+    >>> by_name("AutoAttack").name, by_name("standard").name, by_name("aa").name
+    ('autoattack', 'autoattack', 'autoattack')
+    """
+    known = str(name).casefold()
+    return PLANS[one_of("a plan", ALIASES.get(known, known if known in PLANS else name), PLANS)]

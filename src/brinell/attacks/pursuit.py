@@ -15,7 +15,7 @@ from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.losses import likeliest_wrong
-from brinell.ops.rowwise import flat, put, take, where_rows
+from brinell.ops.rowwise import flat, number_where, put, take, where_rows
 from brinell.ops.types import Labels, Logits, Mask, Scalars
 
 # docs/design/fast.md explains these numbers. The reach of a run is the gain that its first gradient promises within the
@@ -41,7 +41,8 @@ def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return, for each response of a run, whether it is a checkpoint, and its value in `PATIENCE` (inf if none)."""
     ages = range(steps + 1)
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
-    return torch.tensor([a in CHECKPOINTS for a in ages], device=device), torch.tensor(patience, device=device)
+    due = torch.tensor([a in CHECKPOINTS for a in ages], dtype=torch.bool, device=device)
+    return due, torch.tensor(patience, dtype=torch.float32, device=device)
 
 
 def _may_branch(v: Tensor) -> bool:
@@ -200,7 +201,7 @@ class Pursuit(Attack[PursuitState]):
         """Return the state and the mask of runs that continue. A run ends if its gap is large or shrinks slowly."""
         due, patience = (table[age.clamp(max=self.steps)] for table in _timetable(self.steps, age.device))
         second = age == CHECKPOINTS[1]
-        in_range = gap <= torch.where(age == 0, FAR_AT_FIRST, FAR)
+        in_range = gap <= number_where(age == 0, FAR_AT_FIRST, FAR)
         promising = ~second | (s.attempt < LEARNT) | (gap <= LATER_GAIN * s.later)
         # Infinite patience demands no progress. It is tested first, since 0 · inf is NaN.
         moving = (patience == torch.inf) | (gap <= patience * (s.gap - gap))
@@ -236,7 +237,7 @@ class Pursuit(Attack[PursuitState]):
         return RepetitionSeed(s.later, s.closest, s.towards)
 
     def no_seed(self, y: Labels) -> RepetitionSeed:
-        far = torch.full(y.shape, torch.inf, device=y.device)
+        far = torch.full(y.shape, torch.inf, device=y.device, dtype=torch.float32)
         return RepetitionSeed(torch.zeros_like(far), far, torch.full_like(y, -1))
 
     def restart_count(self, seed: RepetitionSeed) -> Labels:
@@ -266,7 +267,7 @@ class Pursuit(Attack[PursuitState]):
         # At least two rows: torch splits the reduction of a single long row over threads, which rounds differently.
         both = index if len(index) > 1 else index.repeat(2)
         fresh = self._start(s.attempt[both], take(p, both), ball.subset(both))
-        return put(s.run, index, take(fresh, torch.arange(len(index))))
+        return put(s.run, index, take(fresh, torch.arange(len(index), device="cpu")))
 
     def _start(self, attempt: Labels, p: Batch, ball: Ball) -> Any:
         p = replace(p, key=rng.fold(p.key, attempt), start=None)

@@ -106,7 +106,8 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
     """Return the losses whose gradients the stages follow: a dict from loss to the target ranks of its stage."""
-    followed = [s for s in stages if s.attack.requires is not Requires.LOGITS and not LOSSES[s.attack.loss].matches]
+    own = [s for s in stages if s.via is None and s.attack.requires is not Requires.LOGITS]
+    followed = [s for s in own if not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in followed}
 
 
@@ -118,7 +119,7 @@ def check_zero_gradients(
     Only points that are still classified correctly count: a misclassified point needs no gradient, and the gradient of
     the DLR loss is zero where the true class has the third-largest logit.
     """
-    ball = threat.ball(torch.arange(len(x)), x.device)
+    ball = threat.ball(torch.arange(len(x), device="cpu"), x.device)
     if threat.unlimited:
         # Somewhere around the samples: one level of 8 bits everywhere, or as far in that norm.
         ball = replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
@@ -157,7 +158,7 @@ def _zero_check(loss: str, rows: float, coordinates: float, others: bool) -> Fin
 
 def check_expectation(oracle: Oracle, stages: Stages, x: Tensor, y: Tensor, logits: Tensor) -> list[Finding]:
     """Check, if a stage averages gradients of a randomised model, that two independent averages agree."""
-    averaging = [s for s in stages if s.eot > 1 and s.attack.requires is not Requires.LOGITS]
+    averaging = [s for s in stages if s.via is None and s.eot > 1 and s.attack.requires is not Requires.LOGITS]
     return [_settled(oracle, s.attack.loss, s.eot, s.ranks, x, y, logits) for s in averaging[:1]]
 
 

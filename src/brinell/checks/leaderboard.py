@@ -43,7 +43,7 @@ def check_gradients(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor) -> Fin
     """
     if not oracle.classifier.differentiable:
         return Finding(GRADIENTS, "fail", "the model is marked as a black box and has no gradients.")
-    ball = threat.ball(torch.arange(len(x)), x.device)
+    ball = threat.ball(torch.arange(len(x), device="cpu"), x.device)
     around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     lacking, standing = [], []
     try:

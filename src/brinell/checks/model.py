@@ -8,6 +8,8 @@ from brinell.core.model import Classifier, Output
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.finding import Finding
+from brinell.ops.losses import margin
+from brinell.ops.rowwise import flat
 
 # Two outputs for the same row are different if they differ by more than this share of the spread of the logits.
 SAME = 1e-4
@@ -179,13 +181,57 @@ def check_mixed_rows(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     )
 
 
+# Margins are equal if they differ by at most this share. Of so many samples, no more than this share and this number
+# may be equal.
+EQUAL, MARGINS, EQUAL_SHARE, EQUAL_SAMPLES = 1e-3, 128, 0.1, 5
+
+
+def check_equal_margins(x: Tensor, y: Tensor, logits: Tensor) -> Finding:
+    """Check that different inputs have different margins: hard labels, votes and saturated outputs are almost constant.
+
+    Such outputs hide how near the decision is, and gradients through them vanish or mean nothing.
+    """
+    x, y, logits = x[:MARGINS], y[:MARGINS], logits[:MARGINS]
+    _, group = flat(x).unique(dim=0, return_inverse=True)
+    first = torch.zeros_like(group).scatter_reduce(
+        0, group, torch.arange(len(x), device=x.device), "amin", include_self=False
+    )
+    y, logits = y[first.unique()], logits[first.unique()]
+    sizes = -margin(logits, y)
+    sizes = sizes[(sizes > 0) & sizes.isfinite()].sort().values
+    last = torch.searchsorted(sizes, sizes * (1 + EQUAL), right=True)
+    count = int((last - torch.arange(len(sizes), device=sizes.device)).max()) if len(sizes) else 0
+    most = max(EQUAL_SAMPLES, EQUAL_SHARE * len(sizes))
+    share = count / max(len(sizes), 1)
+    if count <= most:
+        return Finding("equal margins", "ok", f"at most {count} of {len(sizes)} margins are equal", value=share)
+    return Finding(
+        "equal margins",
+        "warn",
+        f"{count} of {len(sizes)} clean inputs have the same margin (within {100 * EQUAL:g} %): hard labels, votes or "
+        "saturated outputs hide how near the decision is",
+        "Return the logits before rounding, voting, softmax or another part that flattens them.",
+        value=share,
+        threshold=EQUAL_SHARE,
+    )
+
+
 def require_gradients(classifier: Classifier) -> None:
-    """Raise a ModelError if the model is marked as a black box, without gradients."""
+    """Raise a ModelError if the model is marked as a black box, or was made in torch.inference_mode."""
     if not classifier.differentiable:
         raise ModelError(
             expected="a model with gradients with respect to its input",
             got="a model that is marked as a black box",
             remedy="Use a plan without gradients: blackbox.",
+        )
+    module = classifier.torch_module
+    weights = () if module is None else (*module.named_parameters(), *module.named_buffers())
+    made = next((name for name, v in weights if v.is_inference()), None)
+    if made is not None:
+        raise ModelError(
+            expected="weights that autograd accepts",
+            got=f"weights made in torch.inference_mode(), such as {made}",
+            remedy="Build or load the model outside torch.inference_mode().",
         )
 
 

@@ -3,8 +3,10 @@
 Only the command that is called is imported, so that `brinell --help` and `brinell --version` do not wait for torch.
 """
 
+import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -13,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell import __version__
-from brinell.errors import BrinellError
+from brinell.errors import BrinellError, printable
+from brinell.storage import storage_error
 
 # The exit code of Typer after Ctrl-C.
 INTERRUPTED = 130
@@ -114,22 +117,46 @@ def _options(
 
 
 def _print_warning(message: Warning | str, *place: Any, **more: Any) -> None:
-    Console(stderr=True).print(Text.assemble(("warning:", "bold red"), f" {message}"), soft_wrap=True)
+    Console(stderr=True).print(Text.assemble(("warning:", "bold red"), f" {printable(str(message))}"), soft_wrap=True)
 
 
 def main() -> None:
     """Run the program; print a BrinellError as one line on standard error and exit with code 2.
 
-    Print a warning as one line on standard error too.
+    Print a warning as one line on standard error too. An OSError becomes a StorageError.
     """
     warnings.showwarning = _print_warning
+    # A name of a file need not be valid Unicode.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        program(*sys.argv[1:2])()
+        try:
+            program(*sys.argv[1:2])()
+        finally:
+            sys.stdout.flush()  # here, where an error can still be reported
     except BrinellError as error:
-        # As text: a message may hold brackets.
-        Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {error}"), soft_wrap=True)
-        sys.exit(2)
+        _exit(error)
+    except BrokenPipeError:  # the reader of the output has ended
+        _discard_output()
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that vanished: nothing that Brinell did wrong
+        _discard_output()
+        _exit(storage_error(error))
     except SystemExit as end:
         if end.code == INTERRUPTED:
             Console(stderr=True).print(Text(RESUME), soft_wrap=True)
         raise
+
+
+def _discard_output() -> None:
+    """Let standard output go nowhere, so that what is left in its buffer causes no second error."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _exit(error: BrinellError) -> None:
+    # As text: a message may hold brackets.
+    Console(stderr=True).print(Text.assemble(("error:", "bold red"), f" {error}"), soft_wrap=True)
+    sys.exit(2)

@@ -194,7 +194,7 @@ class AutoAttack:
         adversarials = run.adversarials()
         x_adv = x.detach().clone()
         if len(adversarials.ids):
-            index = torch.tensor(adversarials.ids, device=x_adv.device)
+            index = torch.tensor(adversarials.ids, device=x_adv.device, dtype=torch.long)
             x_adv[index] = torch.from_numpy(adversarials.x).to(x_adv)
         return (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
 

@@ -138,6 +138,17 @@ class Attack(Generic[S]):
     same result.
     """
 
+    def __call__(self, classifier: Any, x: Any, y: Any, threat: Any, **options: Any) -> Tensor:
+        """Return adversarial images: `x_adv = attack(model, x, y, threat)`.
+
+        Inputs that the attack does not break are returned unchanged. `options` are `seed`, `slots` and `device`.
+        `brinell.attack` also returns the rows: cost, distance and margin of every sample.
+        """
+        # The only upward import of this module, made when an attack is called.
+        from brinell.evaluation.attack import perturb
+
+        return perturb(self, classifier, x, y, threat, **options)
+
     @property
     def name(self) -> str:
         """The attack's name: short, lower case, unique within a plan. It is part of the noise key."""

@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
 
 from brinell.core.threat import HI, LO
-from brinell.errors import InputError, first_line
+from brinell.errors import InputError, MissingExtra, error_text, first_line
+from brinell.ops.defaults import with_gradients
 
 # Values outside the box by no more than this are rounding errors and are clipped.
 SLACK = 1e-5
 # Samples read at a time from a Dataset.
 READ = 256
+END = object()
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,15 @@ class Chunk:
 
     def rows_of(self, ids: Collection[int]) -> Tensor:
         """Return the positions in the chunk of the samples with these ids."""
-        return torch.tensor([row for row, i in enumerate(self.ids.tolist()) if i in ids], dtype=torch.long)
+        rows = [row for row, i in enumerate(self.ids.tolist()) if i in ids]
+        return torch.tensor(rows, dtype=torch.long, device="cpu")
 
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        tensor = torch.as_tensor(values)
+        tensor = torch.as_tensor(values, device="cpu")
+        if tensor.is_floating_point() and not hasattr(values, "dtype"):  # numbers, which the default dtype would round
+            tensor = torch.as_tensor(values, dtype=torch.float32, device="cpu")
         return tensor if tensor.layout is torch.strided else tensor.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
@@ -72,7 +77,7 @@ def _inputs(values: Any) -> Tensor:
             remedy="Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
             "brinell.wrap(net, mean=…, std=…).",
         )
-    return x.clamp(LO, HI)
+    return with_gradients(x.clamp(LO, HI))
 
 
 def _labels(values: Any, n: int) -> Tensor:
@@ -87,12 +92,12 @@ def _labels(values: Any, n: int) -> Tensor:
         raise InputError(
             expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes 0, 1, 2, …"
         )
-    return y.long()
+    return with_gradients(y.long())
 
 
 def _ids(values: Any, n: int) -> Tensor:
     if values is None:
-        return torch.arange(n)
+        return with_gradients(torch.arange(n, device="cpu"))
     ids = _tensor(values, "ids").detach().cpu()
     integers = not ids.is_floating_point() and ids.dtype != torch.bool
     if not integers or ids.shape != (n,) or len(ids.unique()) != n:
@@ -101,7 +106,17 @@ def _ids(values: Any, n: int) -> Tensor:
             got=f"{str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
             remedy="Give every sample an id of its own, e.g. its index in the data set: the id decides its noise.",
         )
-    return ids.long()
+    return with_gradients(ids.long())
+
+
+def _require_shape(x: Tensor, first: Tensor) -> None:
+    """Raise an InputError if the inputs have another shape than the first ones of their chunk."""
+    if x.shape[1:] != first.shape[1:]:
+        raise InputError(
+            expected=f"samples of one shape, {tuple(first.shape[1:])}",
+            got=f"a sample of shape {tuple(x.shape[1:])}",
+            remedy="Resize or crop the images to one size.",
+        )
 
 
 class Problem:
@@ -111,8 +126,9 @@ class Problem:
     same outcomes as in the whole problem.
 
     >>> problem = Problem(torch.rand(4, 3), torch.tensor([0, 1, 0, 1]), ids=[7, 3, 9, 1])
-    >>> len(problem), problem[1:3].ids.tolist()
-    (4, [3, 9])
+    >>> len(problem), problem[1:3].ids.tolist(), problem
+    (4, [3, 9], <Problem 4 samples of 3, 2 classes>)
+    >>> x, y = problem
     """
 
     def __init__(self, x: Any, y: Any = None, ids: Any = None, *, name: str = "") -> None:
@@ -174,17 +190,30 @@ class Problem:
     def __len__(self) -> int:
         return len(self._dataset) if self.streamed else len(self.x)
 
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield all inputs, then all labels: `x, y = problem`."""
+        chunks = list(self.chunks(READ))
+        yield torch.cat([chunk.x for chunk in chunks])
+        yield torch.cat([chunk.y for chunk in chunks])
+
+    def __repr__(self) -> str:
+        name = f"{self.name}, " if self.name else ""
+        if self.streamed:
+            return f"<Problem {name}{len(self):,} samples of a {type(self._source).__name__}>"
+        shape = " × ".join(map(str, self.x.shape[1:]))
+        return f"<Problem {name}{len(self):,} samples of {shape}, {len(self.y.unique())} classes>"
+
     def __getitem__(self, part: slice) -> "Problem":
         if not isinstance(part, slice):
             raise InputError(expected="a slice", got=repr(part), remedy="Write problem[3:4] for one sample.")
         index = range(*part.indices(len(self)))
         if not self.streamed:
-            rows = torch.tensor(index, dtype=torch.long)
+            rows = torch.tensor(index, dtype=torch.long, device="cpu")
             return Problem(self.x[rows], self.y[rows], self.ids[rows], name=self.name)
         # Ids stay a range where possible: a list would grow with the data.
         ids = index if self._given_ids is None else self._given_ids
         if self._given_ids is not None:
-            ids = ids[part] if isinstance(ids, range) else ids[torch.tensor(index)]
+            ids = ids[part] if isinstance(ids, range) else ids[list(index)]
         return Problem(Subset(self._dataset, index), ids=ids, name=self.name)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
@@ -194,32 +223,79 @@ class Problem:
                 part = slice(i, i + size)
                 yield Chunk(self.ids[part], self.x[part], self.y[part], i)
             return
-        pending: list[tuple[Tensor, Tensor]] = []
-        offset = 0
-        for batch in self._read():
-            pending.append(batch)
-            while sum(len(y) for _, y in pending) >= size:
-                x, y = (torch.cat(part) for part in zip(*pending, strict=True))
-                yield self._chunk(x[:size], y[:size], offset)
-                offset, pending = offset + size, [(x[size:], y[size:])]
-        if sum(len(y) for _, y in pending):
-            x, y = (torch.cat(part) for part in zip(*pending, strict=True))
-            yield self._chunk(x, y, offset)
+        # A chunk is filled in place and held once: no list of batches, and nothing of the chunk before it.
+        offset, filled = 0, 0
+        x, y = (torch.empty(0, dtype=kind, device="cpu") for kind in (torch.float32, torch.long))
+        for inputs, labels in self._read():
+            while len(labels):
+                if not filled:
+                    room = min(size, len(self) - offset) if offset < len(self) else size
+                    x, y = inputs.new_empty(room, *inputs.shape[1:]), labels.new_empty(room)
+                taken = min(len(y) - filled, len(labels))
+                _require_shape(inputs, x)
+                x[filled : filled + taken], y[filled : filled + taken] = inputs[:taken], labels[:taken]
+                inputs, labels, filled = inputs[taken:], labels[taken:], filled + taken
+                if filled == len(y):
+                    full, x = x, x[:0].clone()
+                    yield self._chunk(full, y, offset)
+                    offset, filled = offset + len(full), 0
+                    del full
+        if filled:
+            yield self._chunk(x[:filled].clone(), y[:filled], offset)
 
     def _chunk(self, x: Tensor, y: Tensor, offset: int) -> Chunk:
         rows = range(offset, offset + len(y))
         ids = rows if self._given_ids is None else self._given_ids[offset : rows.stop]
-        return Chunk(torch.tensor(ids) if isinstance(ids, range) else ids, x, y, offset)
+        if isinstance(ids, range):
+            ids = torch.tensor(ids, dtype=torch.long, device="cpu")
+        return Chunk(ids, x, y, offset)
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor]]:
         source = self._source
-        batches = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ)
-        for batch in batches:
+        loader = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ)
+        for batch in self._batches(loader):
             if not isinstance(batch, list | tuple) or len(batch) < 2:
                 got, remedy = type(batch).__name__, "Return a pair (x, y) from the __getitem__ of the Dataset."
                 raise InputError(expected="batches of (inputs, labels)", got=got, remedy=remedy)
             x = _inputs(batch[0])
             yield x, _labels(batch[1], len(x))
+
+    def _batches(self, loader: "DataLoader[Any]") -> Iterator[Any]:
+        """Yield the batches of a loader; turn an exception of the user's code into an InputError that names a sample.
+
+        What the user's code makes is on the CPU, whatever the default device is.
+        """
+        batches: Iterator[Any] | None = None
+        done = 0
+        while True:
+            try:
+                with torch.device("cpu"):
+                    batches = iter(loader) if batches is None else batches
+                    batch: Any = next(batches, END)
+            except MissingExtra:  # the same for every sample
+                raise
+            except Exception as error:
+                raise self._unreadable(error, done, loader.batch_size or 1) from error
+            if batch is END:
+                return
+            yield batch
+            done += len(batch[0])
+
+    def _unreadable(self, error: Exception, done: int, size: int) -> InputError:
+        position = next((i for i in range(done, min(done + size, len(self))) if not self._readable(i)), done)
+        ids = self._given_ids
+        return InputError(
+            expected="a data set that returns every sample",
+            got=f"{error_text(error)}, at sample {position if ids is None else int(ids[position])}",
+            remedy=f"Correct the data set: dataset[{position}] must return (x, y) every time.",
+        )
+
+    def _readable(self, position: int) -> bool:
+        try:
+            self._dataset[position]
+        except Exception:  # whatever the user's code raises
+            return False
+        return True
 
     def shape(self) -> tuple[int, ...]:
         """Return the shape of one sample."""

@@ -6,16 +6,20 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from brinell.core.attack import AnyAttack, Attack, Attempt, Requires
-from brinell.core.ranking import AttackRanking, LogitRanking, TargetRanking
+from brinell.core.ranking import AttackRanking, LogitRanking, MaltRanking, TargetRanking
 from brinell.core.references import References
+from brinell.core.start_pool import StartPool
+from brinell.core.surrogate import Surrogate
 from brinell.core.threat import Threat, parse_eps
-from brinell.errors import PlanError
+from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
 from brinell.results import CLEAN
 from brinell.results.format.manifest import attack_hash
 
 # How many target classes a targeted attack tries by default (Croce & Hein 2020).
 DEFAULT_TARGETS = 9
+# Of the survivors, about this times r have less than the share r of their clean margin left (docs/design/fast.md).
+USUALLY_NEAR = 0.3
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,12 @@ class Stage:
     """One attack of a plan, with its targets and restarts.
 
     `ranks` are the ranks of the target classes on the clean input (2: the runner-up; empty: untargeted). With
-    `ranked_by`, the last iterate of that attack ranks them, in a ball of `radius` (None: the threat's eps). `eot` is
-    the number of passes averaged per query. `share` makes the stage an audit: it attacks only this share of the
-    samples, drawn by seed and id. `noise` replaces the attack's name in the noise key: stages with equal `noise` have
-    equal random starts.
+    `ranked_by`, the last iterate of that attack ranks them, in a ball of `radius` (None: the threat's eps), or a
+    `MaltRanking` does. `eot` is the number of passes averaged per query. `share` makes the stage an audit: it attacks
+    only this share of the samples, drawn by seed and id. With `near`, an audit also attacks every sample whose margin
+    the other stages reduced to less than this share of its clean margin. `noise` replaces the attack's name in the
+    noise key: stages with equal `noise` have equal random starts. With `via` the attack follows the gradients of a
+    surrogate of the model; the model itself judges every point.
 
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
@@ -39,10 +45,12 @@ class Stage:
     label: str = ""
     eot: int = 1
     copy: int = 0
-    ranked_by: AnyAttack | None = None
+    ranked_by: AnyAttack | MaltRanking | None = None
     radius: float | None = None
     noise: str = ""
     share: float | None = None
+    via: Surrogate | None = None
+    near: float | None = None
 
     def __post_init__(self) -> None:
         if self.restarts < 1 or self.eot < 1:
@@ -61,7 +69,19 @@ class Stage:
                 got=f"share = {self.share}",
                 remedy="Leave share out to attack all samples.",
             )
+        if self.near is not None and (self.share is None or not 0 < self.near < 1):
+            raise PlanError(
+                expected="near between 0 and 1, in a stage with a share",
+                got=f"near = {self.near}, share = {self.share}",
+                remedy="Write e.g. Stage(attack, share=1/64, near=0.1), or leave near out.",
+            )
         _check_ranking(self)
+        if self.via is not None and (self.attack.requires is not Requires.GRAD or self.attack.minimum_norm):
+            raise PlanError(
+                expected="an attack that follows the gradient of a loss inside the ball, for a stage via a surrogate",
+                got=self.attack.name,
+                remedy="Write e.g. Stage(APGD(), via=Surrogate(networks=('base',))).",
+            )
 
     @property
     def name(self) -> str:
@@ -79,13 +99,23 @@ class Stage:
         return 1.0 if self.share is None else self.share
 
     @property
+    def usual_share(self) -> float:
+        """The share of the samples that the stage usually attacks: those drawn, and those near the boundary."""
+        return min(1.0, self.sampled_share + USUALLY_NEAR * (self.near or 0.0))
+
+    @property
     def ranking(self) -> TargetRanking:
         """The rule that ranks the target classes."""
-        return LogitRanking() if self.ranked_by is None else AttackRanking(self.ranked_by, self.radius)
+        by = self.ranked_by
+        if by is None:
+            return LogitRanking()
+        return by if isinstance(by, MaltRanking) else AttackRanking(by, self.radius)
 
     @property
     def ranking_passes(self) -> tuple[int, int]:
         """The numbers of forward and of backward passes per sample that ranking the targets costs."""
+        if self.via is not None and self.ranks and self.ranked_by is None:
+            return 1, 0  # the surrogate ranks by its own logits
         return self.ranking.passes(self.eot)
 
     def attempts(self) -> tuple[Attempt, ...]:
@@ -104,12 +134,18 @@ class Stage:
             "copy": self.copy,
         }
         # Only where set: Runs made before these fields existed keep their hashes.
-        if self.ranked_by is not None:
+        if isinstance(self.ranked_by, MaltRanking):
+            body["ranked_by"] = self.ranked_by.to_json()
+        elif self.ranked_by is not None:
             body["ranked_by"] = {"attack": _parameters(self.ranked_by), "radius": self.radius}
         if self.noise:
             body["noise"] = self.noise
         if self.share is not None:
             body["share"] = self.share
+        if self.via is not None:
+            body["via"] = self.via.to_json()
+        if self.near is not None:
+            body["near"] = self.near
         return {**body, "hash": attack_hash(body)}
 
 
@@ -118,17 +154,18 @@ def _parameters(attack: AnyAttack) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a hyper-parameter as JSON; an attack or references become a dictionary of their own parameters."""
-    if isinstance(value, References):
+    """Return a hyper-parameter as JSON; an attack, references or a pool become a dictionary."""
+    if isinstance(value, References | StartPool):
         return value.to_json()
     return _parameters(value) if isinstance(value, Attack) else value
 
 
 def _check_ranking(s: Stage) -> None:
-    if s.radius is not None and (s.ranked_by is None or not (s.radius > 0 and math.isfinite(s.radius))):
+    attack = s.ranking.attack
+    if s.radius is not None and (attack is None or not (s.radius > 0 and math.isfinite(s.radius))):
         raise PlanError(
             expected="a positive radius together with an attack in ranked_by",
-            got=f"radius {s.radius}" + (" without ranked_by" if s.ranked_by is None else ""),
+            got=f"radius {s.radius}" + (" without an attack" if attack is None else ""),
             remedy="Write Targets(attack, k=3, ranked_by=PGD(steps=20), radius='6/255').",
         )
     if s.ranked_by is None:
@@ -139,12 +176,13 @@ def _check_ranking(s: Stage) -> None:
             got=f"{s.name}, which has no targets",
             remedy='Use a targeted loss, e.g. APGD(loss="minimum-margin"), or leave ranked_by out.',
         )
-    wrong = s.ranked_by.minimum_norm or s.ranked_by.requires is not Requires.GRAD or LOSSES[s.ranked_by.loss].targeted
-    if wrong:
+    if attack is None:
+        return
+    if attack.minimum_norm or attack.requires is not Requires.GRAD or LOSSES[attack.loss].targeted:
         raise PlanError(
             expected="as ranked_by an untargeted attack that follows the gradient of a loss inside the ball",
-            got=s.ranked_by.name,
-            remedy="Write ranked_by=FGSM() or ranked_by=PGD(steps=20).",
+            got=attack.name,
+            remedy='Write ranked_by=FGSM(), ranked_by=PGD(steps=20) or ranked_by="malt".',
         )
 
 
@@ -163,28 +201,34 @@ def stage(part: "AnyAttack | Stage", label: str = "") -> Stage:
 
 
 def Targets(
-    part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = (), ranked_by: AnyAttack | None = None,
-    radius: float | str | None = None,
+    part: "AnyAttack | Stage", k: int = DEFAULT_TARGETS, ranks: Iterable[int] = (),
+    ranked_by: AnyAttack | MaltRanking | str | None = None, radius: float | str | None = None,
 ) -> Stage:  # fmt: skip
     """Return a stage that attacks towards the k likeliest wrong classes of the clean input, or towards given `ranks`.
 
-    Rank 1 is the true class. With `ranked_by` the classes are ranked at the last iterate of that attack, in a ball of
-    `radius` (None: the threat's radius). Points of `ranked_by` never count as adversarials, but its passes count as
-    cost.
+    Rank 1 is the true class. With an attack as `ranked_by` the classes are ranked at its last iterate, in a ball of
+    `radius` (None: the threat's radius). With "malt" or a `MaltRanking` they are ranked by their distance in a linear
+    model. Points of `ranked_by` never count as adversarials, but its passes count as cost.
 
-    Reference: Gao et al. 2022, sec. 3.2 and appendix D.
+    Reference: Gao et al. 2022, sec. 3.2 and appendix D; Melamed et al. 2024 for "malt".
 
     >>> from brinell.attacks import APGD, FGSM
     >>> Targets(APGD(loss="dlr-targeted"), k=3).ranks
     (2, 3, 4)
     >>> Targets(APGD(loss="minimum-margin"), k=3, ranked_by=FGSM(), radius="6/255").ranking_passes
     (2, 1)
+    >>> Targets(APGD(loss="minimum-margin"), k=3, ranked_by="malt").ranking
+    MaltRanking(candidates=100)
     """
     if k < 1:
         remedy = "Write e.g. --targets 3, in Python targets=3 or Targets(attack, k=3)."
         raise PlanError(expected="at least 1 target", got=f"{k} targets", remedy=remedy)
     size = None if radius is None else parse_eps(radius)
-    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=ranked_by, radius=size)
+    by = ranked_by
+    if isinstance(by, str):
+        one_of("a ranking", by, [MaltRanking.name])
+        by = MaltRanking()
+    return replace(stage(part), ranks=tuple(ranks) or tuple(range(2, k + 2)), ranked_by=by, radius=size)
 
 
 def Restarts(part: "AnyAttack | Stage", n: int) -> Stage:
@@ -273,13 +317,15 @@ class Plan:
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether some stage uses gradients.
+        """Whether some stage uses gradients of the model itself.
 
         >>> from brinell.attacks import Square
         >>> plan([Square()]).needs_gradients
         False
         """
-        return self.any_stage(lambda s: s.attack.requires is not Requires.LOGITS or s.ranking.attack is not None)
+        return self.any_stage(
+            lambda s: s.via is None and (s.attack.requires is not Requires.LOGITS or s.ranking.needs_gradients)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan's entry in the manifest of a Run. It lists only the stages of the plan's first norm."""

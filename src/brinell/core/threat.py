@@ -2,8 +2,7 @@
 
 import base64
 import math
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from brinell.errors import ThreatError, did_you_mean
 from brinell.ops.norms import SIZES, Norm
 from brinell.ops.rowwise import flat
 from brinell.ops.types import Keys, Mask, Points, Scalars
+from brinell.untrusted import parse_number
 
 LO, HI = 0.0, 1.0
 # Relative tolerance when float64 distances are compared with eps, for the rounding of x0 + d to float32.
@@ -33,11 +33,11 @@ def parse_eps(eps: float | int | str) -> float:
     if eps == UNLIMITED:
         return math.inf
     try:
-        value = float(Fraction(eps.replace(" ", ""))) if isinstance(eps, str) else float(eps)
-    except (ValueError, ZeroDivisionError, TypeError):
+        value = parse_number(eps) if isinstance(eps, str) else float(eps)
+    except (ValueError, OverflowError, TypeError):
         raise ThreatError(
             expected='eps as a number or a fraction such as "8/255"',
-            got=repr(eps),
+            got=repr(eps)[:60],
             remedy="Write eps=0.03 or eps='8/255'.",
         ) from None
     return value
@@ -151,7 +151,8 @@ class Threat:
     norm: Norm
     eps: float | Tensor
     mask: Tensor | None = None
-    text: str = ""
+    # How the radius was written; "8/255" and 8 / 255 are the same threat.
+    text: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         mask = "" if self.mask is None else f", mask of {int(self.mask.sum())} of {self.mask.numel()} values"
@@ -164,11 +165,12 @@ class Threat:
 
     def ball(self, rows_: Tensor, device: torch.device) -> Ball:
         """Return the ball for the samples at the positions `rows_` of the dataset."""
-        eps = (
-            self.eps[rows_.to(self.eps.device)] if isinstance(self.eps, Tensor) else torch.full((len(rows_),), self.eps)
-        )
         mask = None if self.mask is None else self.mask.to(device)
-        return Ball(self.norm, eps.to(device=device, dtype=torch.float32), mask)
+        if isinstance(self.eps, Tensor):
+            eps = self.eps[rows_.to(self.eps.device)].to(device=device, dtype=torch.float32)
+        else:
+            eps = torch.full((len(rows_),), self.eps, dtype=torch.float32, device=device)
+        return Ball(self.norm, eps, mask)
 
     def subset(self, index: Tensor | slice) -> "Threat":
         """Return the threat for the samples at the positions `index` only, renumbered from 0."""
@@ -180,14 +182,15 @@ class Threat:
         >>> Linf("8/255").apply(torch.tensor([[0.5, 1.0]]), torch.tensor([[-0.25, 0.25]])).tolist()
         [[0.25, 1.0]]
         """
-        return self.ball(torch.arange(len(x0)), x0.device).apply(x0, delta)
+        return self.ball(torch.arange(len(x0), device="cpu"), x0.device).apply(x0, delta)
 
     def check(self, shape: tuple[int, ...], n: int | None) -> None:
         """Refuse a radius that covers the whole box, and a per-sample eps or a mask that does not fit the samples.
 
         `shape` is the shape of one sample, `n` the number of samples (None: unknown).
         """
-        size, largest = int(torch.Size(shape).numel()), float(torch.as_tensor(self.eps).max())
+        size = int(torch.Size(shape).numel())
+        largest = float(self.eps.max()) if isinstance(self.eps, Tensor) else self.eps
         if largest >= self.norm.diameter(size) and not self.unlimited:
             raise ThreatError(
                 expected=f"{self.norm.name} eps below {self.norm.diameter(size):.4g}, the diameter of [0, 1]^{size}",
@@ -225,8 +228,9 @@ def from_json(stored: dict[str, Any]) -> Threat:
     >>> from_json(Linf("8/255").to_json())
     Linf(eps=8/255)
     """
-    eps = torch.tensor(stored["eps"], dtype=torch.float64) if isinstance(stored["eps"], list) else stored["eps"]
-    mask = None
+    eps, mask = stored["eps"], None
+    if isinstance(eps, list):
+        eps = torch.tensor(eps, dtype=torch.float64, device="cpu")
     if "mask" in stored:
         bits = np.frombuffer(base64.b64decode(stored["mask"]["bits"]), dtype=np.uint8)
         shape = tuple(stored["mask"]["shape"])
@@ -235,21 +239,36 @@ def from_json(stored: dict[str, Any]) -> Threat:
     return replace(read, text=stored.get("eps_text", read.text))
 
 
-def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
-    """Return the threat with this norm ("Linf", "L2", "L1" or "L0"), radius and mask.
+# The p of a norm, as people write it.
+ORDERS = {"inf": "Linf", "infty": "Linf", "infinity": "Linf", "∞": "Linf", "2": "L2", "1": "L1", "0": "L0"}
+
+
+def norm_name(norm: str | int | float) -> str:
+    """Return the name of a norm, given the name in any spelling or its p; an unknown norm is returned unchanged.
+
+    >>> [norm_name(norm) for norm in ("linf", "L_2", "inf", math.inf, 2, "L7")]
+    ['Linf', 'L2', 'Linf', 'Linf', 'L2', 'L7']
+    """
+    order = f"{norm:g}" if isinstance(norm, int | float) else str(norm).casefold().replace("_", "").lstrip("lℓ")
+    return ORDERS.get(order, str(norm))
+
+
+def threat(norm: str | int | float, eps: Eps, mask: Tensor | None = None) -> Threat:
+    """Return the threat with this norm ("Linf", "L2", "L1" or "L0"; "linf", "inf" and 2 work too), radius and mask.
 
     >>> threat("L1", 12)
     L1(eps=12)
     """
+    norm = norm_name(norm)
     if norm not in SIZES:
         raise ThreatError(
             expected=f"a norm among {', '.join(SIZES)}",
             got=repr(norm),
-            remedy=f"{did_you_mean(norm, SIZES, 'Other norms are not known.')} Names are case-sensitive.",
+            remedy=did_you_mean(norm, SIZES, "Other norms are not known."),
         )
     many = isinstance(eps, Tensor)
     value = eps.detach().cpu().double() if isinstance(eps, Tensor) else parse_eps(eps)
-    numbers = torch.as_tensor(value)
+    numbers = torch.as_tensor(value, dtype=torch.float64, device="cpu")
     sound = numbers.numel() > 0 and (numbers.ndim == 1 or not many)
     unlimited = not many and value == math.inf
     if not sound or not (unlimited or bool(((numbers > 0) & numbers.isfinite()).all())):
@@ -265,7 +284,8 @@ def threat(norm: str, eps: Eps, mask: Tensor | None = None) -> Threat:
             remedy=f"If this eps is in 0-255 units, write '{eps}/255'.",
         )
     text = f"{float(numbers.min()):.4g}…{float(numbers.max()):.4g}" if many else str(eps)
-    return Threat(SIZES[norm], value, None if mask is None else torch.as_tensor(mask).bool(), text)
+    where = None if mask is None else torch.as_tensor(mask, dtype=torch.bool, device="cpu")
+    return Threat(SIZES[norm], value, where, text)
 
 
 def Linf(eps: Eps = math.inf, mask: Tensor | None = None) -> Threat:

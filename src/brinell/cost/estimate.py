@@ -29,9 +29,10 @@ MIN_ANNOUNCED = 10.0
 def estimate(
     classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seconds: float | None = None,
-    individual: bool = False, audit: float | int | None = None, escalate: bool = False, queries: int | None = None,
-    rank_by: Any = None, rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
-    rel_step: float | None = None, **options: "Unpack[ExecutionOptions]",
+    individual: bool = False, audit: float | int | None = None, escalate: bool | None = None,
+    queries: int | None = None, rank_by: Any = None, rank_eps: float | str | None = None,
+    targets: int | None = None, steps: int | None = None, rel_step: float | None = None,
+    adaptive: bool = False, **options: "Unpack[ExecutionOptions]",
 ) -> Estimate:  # fmt: skip
     """Estimate the passes and seconds that `evaluate` takes with the same arguments; nothing is written.
 
@@ -57,11 +58,12 @@ def estimate(
         prepared = prepare(
             model, coerce.as_problem(problem), coerce.as_threat(threat), chosen,
             replace(how, precision=stored_precision(how.precision, folder)), individual=individual,
+            adaptive=adaptive,
         )  # fmt: skip
         return predict(remaining_work(prepared, folder, escalate), seconds)
 
 
-def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> RemainingWork:
+def remaining_work(s: PreparedEvaluation, folder: Path | None, escalate: bool | None) -> RemainingWork:
     """Return the work of an evaluation: all of it or, if `folder` holds a Run to resume, what this Run lacks."""
     first = s.first
     rest, known = float(len(s.problem) - len(first)), NOTHING_STORED
@@ -83,7 +85,7 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
     return n - begun + last / 2
 
 
-def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool) -> None:
+def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool | None) -> None:
     """Send the estimated cost to the listener if the evaluation may take long enough to be worth a pilot."""
     if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED:
         return

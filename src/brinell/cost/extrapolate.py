@@ -52,7 +52,8 @@ def _estimate(a: RemainingWork, pilot: Pilot | None) -> Estimate:
         one = _stage_cost(a, pilot, k, stage, here[k])
         more = _stage_cost(a, pilot, k, stage, fresh[k]) if a.rest else one
         stages.append(_sum(one, more, share))
-    notes = (_escalation(a, stages, here, pilot),) if a.escalate else ()
+    may_escalate = a.escalate is not False and any(s.is_audit for s in a.stages)
+    notes = (_escalation(a, stages, here, pilot),) if may_escalate else ()
     low, high = _range(a, pilot)
     whole = sum(s.seconds for s in stages)
     return Estimate(
@@ -111,7 +112,7 @@ def _seconds(a: RemainingWork, pilot: Pilot | None, k: int, stage: Stage, answer
         most = math.ceil(max(answers.sum() / block, answers.max() / len(stage.attempts())))
         iterations, queried = min(iterations, most), min(queried, most)
     attack = pace.seconds(iterations, queried)
-    ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranking.attack is not None else 0.0
+    ranking = stage.ranking_passes[0] * (blocks * pace.block / stage.eot) if stage.ranking.needs_gradients else 0.0
     storing = STORING * len(answers) + SHARD * math.ceil(len(answers) / BATCH)
     return attack + ranking + verifying * blocks * forward + storing
 
@@ -141,7 +142,7 @@ def _escalation(
         survivors=round(scale * int(survivors.sum())), audited=round(scale * int((survivors & ~rest).sum())), found=0,
         n=n, rest=round(scale * int(rest.sum())), cost=Cost(0, 0, 0.0, 0),
     )  # fmt: skip
-    certain = a.warned or audit.too_small(Proportion(audit.survivors, n))
+    certain = a.escalate is True and (a.warned or audit.too_small(Proportion(audit.survivors, n)))
     more = []
     margins = a.clean.margin.cpu().numpy().astype(np.float64)
     for k in audited:
@@ -189,5 +190,5 @@ def _passes(a: RemainingWork, guesses: list[PredictedOutcome]) -> Numbers:
     total = np.ones(len(a.clean.chunk))
     for stage, g in zip(a.stages, guesses, strict=True):
         passes = g.answers * stage.eot * (1 + backwards_per_query(stage, classes)) + g.todo * sum(stage.ranking_passes)
-        total = total + passes * stage.sampled_share
+        total = total + passes * stage.usual_share
     return total

@@ -31,7 +31,7 @@ class RemainingWork:
     pace: float
     known: StoredOutcomes = NOTHING_STORED
     individual: bool = False
-    escalate: bool = False
+    escalate: bool | None = False
     warned: bool = False
 
     @property
@@ -65,8 +65,11 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 
 
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
-    """Return a mask of the samples that the stage attacks: all samples, or the samples that an audit draws."""
-    return in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
+    """Return a mask of the samples that the stage attacks: all samples, or the samples that an audit draws.
+
+    Which samples are near the boundary is not known before the attack; the usual share of others stands for them.
+    """
+    return in_audit(a.context.seed, a.clean.chunk.ids, stage.usual_share).numpy()
 
 
 def _nearest(margins: Numbers, pilots: Numbers) -> Ints:

@@ -152,7 +152,8 @@ def spread(values: Numbers, n: int, offset: float) -> Ints:
 
 def positions(seed: int, c: Clean, at: Ints, n: int) -> Ints:
     """Return n of the positions `at`, spread evenly over the ranks of the clean margins, shifted by the seed."""
-    offset = float(rng.uniform(rng.keys(seed, torch.tensor([rng.digest("pilot")])), (1,)))
+    purpose = torch.tensor([rng.digest("pilot")], dtype=torch.long, device="cpu")
+    offset = float(rng.uniform(rng.keys(seed, purpose), (1,)))
     return at[spread(c.margin.cpu().numpy().astype(np.float64)[at], n, offset)]
 
 
@@ -211,7 +212,7 @@ def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext
 
 
 def _forward(context: StageContext, c: Clean, order: Ints, clock: Clock) -> float:
-    rows = torch.as_tensor(np.resize(order, context.oracle.block))
+    rows = torch.as_tensor(np.resize(order, context.oracle.block), device="cpu")
     x = c.chunk.x[rows].to(c.logits.device)
     context.oracle.output(x).logits.cpu()
     begun = clock()

@@ -118,7 +118,7 @@ def _group_sums(x: Tensor, group: int) -> Tensor:
 def _by_squares(shape: tuple[int, ...]) -> Tensor:
     """Return the coordinates of an image in Z-order: the pixels of each square are consecutive, at every scale."""
     count = int(torch.Size(shape).numel())
-    index = torch.arange(count)
+    index = torch.arange(count, device="cpu")
     if len(shape) != 3:
         return index
     _, height, width = shape

@@ -3,6 +3,7 @@ radius.
 """
 
 import csv
+import io
 import math
 import os
 import warnings
@@ -22,6 +23,7 @@ from brinell.errors import InputError
 from brinell.evaluation.coerce import as_problem
 from brinell.ops.norms import NORMS
 from brinell.ops.rowwise import flat
+from brinell.storage import write_output
 
 # Two samples of different classes nearer than this are duplicates, as in the paper's table.
 DUPLICATE = 1e-4
@@ -66,7 +68,7 @@ class Nearest:
 
     def beyond(self, threat: Threat) -> str:
         """Return a warning if the threat's radius exceeds half the smallest distance between classes, or else ""."""
-        eps = float(torch.as_tensor(threat.eps).max())
+        eps = float(torch.as_tensor(threat.eps, dtype=torch.float64, device="cpu").max())
         if threat.norm.name != self.norm or threat.unlimited or not eps > self.smallest / 2:
             return ""
         closer = int((self.kept < 2 * eps).sum())
@@ -174,9 +176,9 @@ class ClassDistances:
 
 
 def _write(file: Path, head: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
-    with file.open("w", newline="") as f:
-        writer = csv.writer(f)
-        writer.writerows([head, *lines])
+    made = io.StringIO(newline="")
+    csv.writer(made).writerows([head, *lines])
+    write_output(file, made.getvalue())
 
 
 def _finite(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
@@ -225,18 +227,19 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...], pairs: boo
     size = NORMS[norm]
     bounds = distance_bounds(norm, x, shape)
     rows = ROWS.get(x.device.type, ROWS_ELSEWHERE)
-    best = torch.full((len(x),), torch.inf, device=x.device)
+    best = torch.full((len(x),), torch.inf, device=x.device, dtype=torch.float32)
     partner = torch.zeros(len(x), dtype=torch.long, device=x.device)
     group = y.unique(return_inverse=True)[1]
     count = int(group.max()) + 1
-    between = torch.full((count, count), torch.inf, device=x.device)
+    between = torch.full((count, count), torch.inf, device=x.device, dtype=torch.float32)
     for first in range(0, len(x), rows):
         part = torch.arange(first, min(first + rows, len(x)), device=x.device)
         low = bounds.rows(part).masked_fill(y[part][:, None] == y[None], torch.inf)
         if pairs:
             _search_pairs(bounds, part, low, group, between)
         _search(bounds, part, low, best, partner)
-    exact = torch.cat([size.size(x[i].double() - x[partner[i]].double()) for i in torch.arange(len(x)).split(4096)])
+    pieces = torch.arange(len(x), device="cpu").split(4096)
+    exact = torch.cat([size.size(x[i].double() - x[partner[i]].double()) for i in pieces])
     smallest = between.double().cpu().numpy() if pairs else None
     return Nearest(norm, exact.cpu().numpy(), partner.cpu().numpy(), smallest)
 
@@ -311,7 +314,7 @@ def _firsts(i: Tensor) -> Tensor:
     mark = torch.zeros_like(i, dtype=torch.bool)
     if len(i):
         values, place = i.unique(return_inverse=True)
-        first = torch.full((len(values),), len(i), device=i.device).scatter_reduce(
+        first = torch.full((len(values),), len(i), device=i.device, dtype=torch.long).scatter_reduce(
             0, place, torch.arange(len(i), device=i.device), "amin"
         )
         mark[first] = True

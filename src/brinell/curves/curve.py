@@ -1,6 +1,7 @@
 """A robustness curve: the share of samples that break within each radius."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from brinell.core.threat import TOLERANCE
+from brinell.core.threat import TOLERANCE, parse_eps
 from brinell.errors import InputError, RunError
 from brinell.results import Difference, Proportion, Run, counted, mcnemar
+from brinell.storage import write_output
 
 if TYPE_CHECKING:
     from brinell.curves.crossings import Crossings
@@ -131,9 +133,9 @@ class Curve:
         """Return a mask of the samples that break within eps."""
         return np.asarray((self.distances <= eps * (1 + TOLERANCE)) & np.isfinite(self.distances))
 
-    def at(self, eps: float) -> Proportion:
-        """Return R(eps), the robust error, with its interval."""
-        return Proportion(int(self.broken(eps).sum()), self.n)
+    def at(self, eps: float | str) -> Proportion:
+        """Return R(eps), the robust error, with its interval; eps may be a text such as "8/255"."""
+        return Proportion(int(self.broken(parse_eps(eps)).sum()), self.n)
 
     def steps(self) -> tuple[Values, Values]:
         """Return 0 and the radii at which R jumps, and the value of R from each of these radii to the next."""
@@ -238,13 +240,20 @@ class Curve:
         best = np.minimum(self.distances, self.paired(other)[1])
         return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the curve as plain data for scripts; the distances of unresolved samples are null."""
+    def to_json(self, folder: Path | None = None) -> dict[str, Any]:
+        """Return the curve as plain data for scripts; the distances of unresolved samples are null.
+
+        With `folder`, for files to share: the path of the Run is relative to it, or only the name of the Run's folder.
+        """
+        path = self.path
+        if path is not None and folder is not None:
+            path, folder = path.absolute(), folder.absolute()
+            path = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
         return {
             "norm": self.norm, "name": self.name, "n": self.n, "unresolved": self.unresolved,
             "misclassified": int((self.distances == 0).sum()), "attacks": list(self.attacks),
             "ids": self.ids.tolist(), "distances": [d if math.isfinite(d) else None for d in self.distances.tolist()],
-            "hashes": list(self.hashes), "notes": list(self.notes), "path": str(self.path) if self.path else None,
+            "hashes": list(self.hashes), "notes": list(self.notes), "path": str(path) if path else None,
         }  # fmt: skip
 
     @staticmethod
@@ -265,16 +274,17 @@ class Curve:
         """Write a .csv file (a line per sample: id and distance, inf if unresolved) or a .json file with all fields."""
         file = Path(path)
         if file.suffix == ".json":
-            file.write_text(json.dumps(self.to_json()))
+            write_output(file, json.dumps(self.to_json(file.parent)))
             return
         if file.suffix != ".csv":
             raise InputError(
                 expected="a path ending in .csv or .json", got=file.name, remedy="For pictures call `plot`."
             )
-        with file.open("w", newline="") as f:
-            writer = csv.writer(f)
-            writer.writerow(["sample_id", "distance"])
-            writer.writerows(zip(self.ids.tolist(), map(repr, self.distances.tolist()), strict=True))
+        made = io.StringIO(newline="")
+        writer = csv.writer(made)
+        writer.writerow(["sample_id", "distance"])
+        writer.writerows(zip(self.ids.tolist(), map(repr, self.distances.tolist()), strict=True))
+        write_output(file, made.getvalue())
 
     def plot(
         self, path: str | os.PathLike[str], others: Sequence["Curve"] = (),

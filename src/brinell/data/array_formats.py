@@ -4,15 +4,21 @@ import gzip
 import math
 import pickle
 import zlib
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from brinell.errors import InputError, error_text
+from brinell.untrusted import allowed_bytes, open_plain, plain_file, read_plain, refuse_large
 
 GZIP = b"\x1f\x8b"
+LONGEST_DTYPE = 8
+# The most values in nested tuples: those of numpy have about ten.
+HEAVIEST = 1_000
 # Errors that numpy's readers raise for damaged files: impossible sizes, headers without an end.
 DAMAGE = (
     *(OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError),
@@ -32,24 +38,69 @@ def _latin(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
+def _dtype(name: Any, *_: Any) -> Any:
+    """Return a new dtype by its short name, such as "u1"; raise an error for other arguments, which can be costly."""
+    if not isinstance(name, str | bytes) or len(name) > LONGEST_DTYPE:
+        raise pickle.UnpicklingError("the pickle has an array of an unusual type")
+    return np.dtype(name if isinstance(name, str) else name.decode("ascii"), copy=True)
+
+
 # The only functions that a CIFAR pickle needs. Any other one could run code. These accept only the arguments that
 # numpy writes, because other arguments could allocate arrays of any size.
 ALLOWED = {
     ("numpy", "ndarray"): "the class of arrays",
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "dtype"): _dtype,
     ("numpy.core.multiarray", "_reconstruct"): _empty,
     ("numpy._core.multiarray", "_reconstruct"): _empty,
     ("_codecs", "encode"): _latin,
 }
 
 
-class _Arrays(pickle.Unpickler):
-    """An unpickler that accepts only numpy arrays and plain values, and runs no other code."""
+class _Arrays(pickle._Unpickler):
+    """An unpickler that accepts only numpy arrays and plain values, and runs no other code.
+
+    It is the one in Python: in the one in C, five bytes of a file can allocate gigabytes for the table of objects.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file, encoding="bytes")
+        self.weights: dict[int, tuple[int, Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"the pickle calls {module}.{name}, which is not allowed")
         return ALLOWED[module, name]
+
+
+def _load_build(unpickler: Any) -> None:
+    """Set the state of an array or its type; other objects, such as the functions in ALLOWED, keep their state."""
+    if not isinstance(unpickler.stack[-2], np.ndarray | np.dtype):
+        raise pickle.UnpicklingError("the pickle changes an object that is no array")
+    unpickler.load_build()
+
+
+def _load_tuple(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the function that loads a tuple, with a limit: tuples in tuples can take forever to hash."""
+
+    def load_small(unpickler: Any) -> None:
+        load(unpickler)
+        made = unpickler.stack[-1]
+        # The tuple is kept with its weight, so that no other object gets its id.
+        weight = 1 + sum(unpickler.weights.get(id(value), (1,))[0] for value in made)
+        if weight > HEAVIEST:
+            raise pickle.UnpicklingError("the pickle nests tuples")
+        unpickler.weights[id(made)] = weight, made
+
+    return load_small
+
+
+for _opcode in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+    _Arrays.dispatch[_opcode[0]] = _load_tuple(_Arrays.dispatch[_opcode[0]])
+for _opcode in (pickle.FROZENSET, pickle.EMPTY_SET, pickle.ADDITEMS):
+    del _Arrays.dispatch[_opcode[0]]
+_Arrays.dispatch[pickle.BUILD[0]] = _load_build
 
 
 def unreadable(path: Path, error: Exception) -> InputError:
@@ -64,8 +115,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
 def cifar(path: Path, labels: bytes) -> tuple[Any, Any]:
     """Return byte images (n, 3, 32, 32) and labels (n,) of a CIFAR pickle; `labels` is the key of the labels."""
     try:
-        with open(path, "rb") as file:
-            stored = _Arrays(file, encoding="bytes").load()
+        stored = _Arrays(BytesIO(read_plain(path))).load()
         x, y = stored[b"data"], stored[labels]
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8:
             raise ValueError(f"the data are {getattr(x, 'dtype', type(x).__name__)}, not bytes")
@@ -83,13 +133,14 @@ def idx(path: Path, rank: int) -> Any:
     Format: two zeros, 8 for bytes, the rank, big-endian sizes, the data. At most the declared bytes are decompressed.
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(len(GZIP)) == GZIP
-        with gzip.open(path) if packed else path.open("rb") as file:
+        with open_plain(path) as start_of_file:
+            packed = start_of_file.read(len(GZIP)) == GZIP
+        with gzip.open(path) if packed else open_plain(path) as file:
             start = file.read(4)
             if start != bytes((0, 0, 8, rank)):
                 raise ValueError(f"the file starts with {start!r}, not {bytes((0, 0, 8, rank))!r}")
             shape = tuple(int(n) for n in np.frombuffer(file.read(4 * rank), ">u4", count=rank))
+            refuse_large(math.prod(shape), allowed_bytes(path), "the array")
             values = file.read(math.prod(shape))
             if file.read(1):
                 raise ValueError(f"the file holds more than the {math.prod(shape)} bytes that it declares")
@@ -101,7 +152,7 @@ def idx(path: Path, rank: int) -> Any:
 def mapped(path: Path) -> Any:
     """Return the memory-mapped array of a .npy file."""
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        return np.lib.format.open_memmap(plain_file(path), mode="r")
     except DAMAGE as error:
         raise unreadable(path, error) from error
 

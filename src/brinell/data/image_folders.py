@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from brinell.errors import InputError, import_extra, one_of, reported_as
+from brinell.untrusted import read_plain
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".ppm", ".webp", ".tif", ".tiff")
 # The list of 5,000 validation pictures on which RobustBench evaluates ImageNet models: its SHA-256 and its source.
@@ -26,7 +28,14 @@ LIST_URLS = tuple(
 # The end of the name of a problem that has exactly these pictures.
 LISTED = "robustbench-5000"
 SPLITS = {"train", "val", "test"}
+LONGEST_LIST = 1 << 28
 LEVELS = 255
+# The formats of these suffixes. Pillow knows more, and runs other programs for some.
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "TIFF")
+# A picture of a few kilobytes can have any number of pixels. Cameras make less than this.
+MOST_PIXELS = 1 << 25
+# The passes over all pixels in a progressive JPEG: usually six or ten, but forty bytes make one more.
+JPEG, SCAN, MOST_SCANS = b"\xff\xd8", b"\xff\xda", 200
 
 
 @dataclass(frozen=True)
@@ -121,17 +130,31 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def _picture(self, path: Path) -> Tensor:
         pillow = import_extra("PIL.Image", "images", "the package Pillow, which decodes pictures")
-        damage = (OSError, ValueError, SyntaxError, pillow.DecompressionBombError)
         expected, remedy = f"a readable picture in {path}", "Replace the file by an intact copy."
-        with reported_as(InputError, *damage, expected=expected, remedy=remedy), pillow.open(path) as file:
+        # A damaged picture can raise any exception.
+        with (
+            reported_as(InputError, Exception, expected=expected, remedy=remedy),
+            pillow.open(BytesIO(_encoded(path)), formats=FORMATS) as file,
+        ):
+            size = resized_shape(file.size, self.steps.resize)
+            for width, height in (file.size, size):
+                if width * height > MOST_PIXELS:
+                    raise ValueError(f"{width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
             image = file.convert("RGB")
-        size = resized_shape(image.size, self.steps.resize)
         if size != image.size:
             image = image.resize(size, pillow.Resampling[self.steps.interpolation.upper()])
         if self.steps.crop is not None:
             image = image.crop(center_box(image.size, self.steps.crop))
         values = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         return values.to(torch.float32) / LEVELS
+
+
+def _encoded(path: Path) -> bytes:
+    """Return the content of a picture file; raise a ValueError for a JPEG with very many passes."""
+    data = read_plain(path)
+    if data.startswith(JPEG) and data.count(SCAN) > MOST_SCANS:
+        raise ValueError(f"a JPEG with more than {MOST_SCANS} passes over all pixels")
+    return data
 
 
 def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None, classes: int | None = None) -> Images:
@@ -172,8 +195,9 @@ def _pictures(folder: Path) -> list[str]:
 
 def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
     try:
-        lines = [line.strip() for line in paths.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_plain(paths, LONGEST_LIST).decode()
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         raise InputError(
             expected='a text file with one "class folder/file" per line',
             got=f"{paths} ({type(error).__name__})",
@@ -192,4 +216,4 @@ def _listed(paths: Path, label: dict[str, int]) -> list[tuple[str, str]]:
 
 def is_robustbench_list(paths: Path) -> bool:
     """Return whether a text file is RobustBench's list of 5,000 ImageNet pictures, by its SHA-256."""
-    return hashlib.sha256(paths.read_bytes()).hexdigest() == LIST_DIGEST
+    return hashlib.sha256(read_plain(paths)).hexdigest() == LIST_DIGEST

@@ -3,9 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -13,6 +11,7 @@ from brinell.data.array_formats import DAMAGE
 from brinell.data.catalogue import SETS
 from brinell.data.layouts import Subset, present
 from brinell.errors import InputError, one_of, reported_as
+from brinell.untrusted import checked_safetensors, npz_arrays
 
 SUFFIXES = (".npz", ".safetensors")
 SPLITS = ("train", "test")
@@ -52,12 +51,7 @@ def published(path: Path) -> bool:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    if path.suffix == ".safetensors":
-        return dict(load_file(path))
-    # Open the file here, because numpy does not close a file that it cannot read.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        # Tensors support the byte order of this machine only.
-        return {k: v.astype(v.dtype.newbyteorder("="), copy=False) for k, v in archive.items()}
+    return dict(load_file(checked_safetensors(path))) if path.suffix == ".safetensors" else npz_arrays(path)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -74,7 +68,7 @@ def read_file(path: Path) -> dict[str, Any]:
             got=path.name,
             remedy="Save x, y and optionally ids with numpy.savez.",
         )
-    damage, expected = (*DAMAGE, KeyError, BadZipFile, SafetensorError), f"a readable file {path.name} of plain arrays"
+    damage, expected = (*DAMAGE, KeyError, SafetensorError), f"a readable file {path.name} of plain arrays"
     with reported_as(InputError, *damage, expected=expected, remedy="Save it again with numpy.savez(path, x=x, y=y)."):
         stored = _arrays(path)
     missing = [k for k in ("x", "y") if k not in stored]

@@ -11,6 +11,7 @@ from brinell.core.dataset import Problem
 from brinell.defences.base_networks import held_out_images
 from brinell.defences.catalogue import CAUGHT, DEFENCES, Defence, Evaluation, find
 from brinell.evaluation.evaluate import evaluate
+from brinell.ops.defaults import standard_defaults
 from brinell.reliability.binarization.result import FAILED, INVERTED, REGULAR, BinarizationTest, worse_of
 from brinell.reliability.binarization.test import test_attack
 from brinell.results import Proportion
@@ -90,6 +91,7 @@ class DefenceResult:
         }
 
 
+@standard_defaults()
 def measure(
     only: Iterable[str] | None = None,
     n: int = SAMPLES,

@@ -11,6 +11,7 @@ from brinell.evaluation.backend import AttackJob, WorkUnit, unfinished
 from brinell.evaluation.rows import FinishedRows
 from brinell.results import CLEAN, counted
 from brinell.results.format.resume import StoredOutcomes
+from brinell.results.format.schema import margin_left
 
 
 class SampleLedger:
@@ -21,6 +22,7 @@ class SampleLedger:
         self.finished, self.broken, self.forwards = 0, 0, 0
         self._held: dict[int, tuple[Chunk, int]] = {}
         self._fell: dict[str, dict[int, bool]] = {}
+        self._left: dict[str, dict[int, float]] = {}
         self._hashes: dict[int, str] = {}
 
     def samples(self) -> Iterator[int]:
@@ -36,6 +38,8 @@ class SampleLedger:
                     self._held[i] = (chunk, row)
             for attack, rows in known.attacks.items():
                 self._fell.setdefault(attack, {}).update({i: v for i, v in rows.items() if i in self._held})
+            for attack, shares in known.left.items():
+                self._left.setdefault(attack, {}).update({i: v for i, v in shares.items() if i in self._held})
             self._hashes.update({i: h for i, h in known.hashes.items() if i in self._held})
             yield from (i for i, wanted in zip(ids, unfinished, strict=True) if wanted)
 
@@ -43,12 +47,13 @@ class SampleLedger:
         """Return these samples with their threat and their known outcomes, ready to send to a worker."""
         places = [self._held[i] for i in ids]
         chunk = Chunk(
-            torch.tensor(ids),
+            torch.tensor(ids, dtype=torch.long, device="cpu"),
             torch.stack([c.x[row] for c, row in places]),
             torch.stack([c.y[row] for c, row in places]),
         )
-        threat = self.job.context.threat.subset(torch.tensor([c.offset + row for c, row in places]))
-        return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.everyone)
+        rows = torch.tensor([c.offset + row for c, row in places], dtype=torch.long, device="cpu")
+        threat = self.job.context.threat.subset(rows)
+        return WorkUnit(chunk, threat, self._known(ids), self.job.individual, self.job.reach)
 
     def accept(self, part: FinishedRows) -> tuple[FinishedRows | None, list[int]]:
         """Return the rows of `part` that no worker sent before (or None), and the ids of samples that they finish."""
@@ -60,8 +65,10 @@ class SampleLedger:
             return None, []
         part = part if all(new) else _filter(part, np.asarray(new))
         ids = part.table["sample_id"].to_pylist()
-        for i, attack, fell in zip(ids, part.table["attack"].to_pylist(), counted(part.table).tolist(), strict=True):
+        columns = part.table["attack"].to_pylist(), counted(part.table).tolist(), margin_left(part.table).tolist()
+        for i, attack, fell, left in zip(ids, *columns, strict=True):
             self._fell.setdefault(attack, {})[i] = fell
+            self._left.setdefault(attack, {})[i] = left
         self.forwards += sum(part.table["forwards"].to_pylist())
         unfinished = self._unfinished(ids, self._known(ids))
         return part, [i for i, wanted in zip(ids, unfinished, strict=True) if not wanted]
@@ -74,16 +81,24 @@ class SampleLedger:
                 self._hashes.pop(i, None)
                 fell = [rows.pop(i, False) for attack, rows in self._fell.items() if attack != CLEAN]
                 self._fell.get(CLEAN, {}).pop(i, None)
+                for shares in self._left.values():
+                    shares.pop(i, None)
                 self.broken += any(fell)
 
     def _known(self, ids: Sequence[int]) -> StoredOutcomes:
         attacks = {attack: {i: rows[i] for i in ids if i in rows} for attack, rows in self._fell.items()}
-        return StoredOutcomes(attacks, {i: self._hashes[i] for i in ids if i in self._hashes})
+        left = {attack: {i: rows[i] for i in ids if i in rows} for attack, rows in self._left.items()}
+        return StoredOutcomes(attacks, {i: self._hashes[i] for i in ids if i in self._hashes}, left=left)
 
     def _unfinished(self, ids: Sequence[int], known: StoredOutcomes) -> list[bool]:
         job = self.job
         return unfinished(
-            job.stages, job.context.seed, torch.tensor(ids), known, individual=job.individual, everyone=job.everyone
+            job.stages,
+            job.context.seed,
+            torch.tensor(ids, dtype=torch.long, device="cpu"),
+            known,
+            individual=job.individual,
+            reach=job.reach,
         )
 
 

@@ -42,7 +42,8 @@ def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Ora
     if device.type != "cuda" and not fuse:
         return oracle
     o = oracle
-    return AcceleratedOracle(o.classifier, o.block, o.listener, o.shrunk, o.notes, o.precision, compiled=fuse)
+    shared = o.classifier, o.block, o.listener, o.shrunk, o.notes, o.precision
+    return AcceleratedOracle(*shared, calls=o.calls, compiled=fuse)
 
 
 def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:

@@ -101,4 +101,4 @@ class Engine:
 @table
 def _ranks_and_restarts(attempts: tuple[Attempt, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     ranks, restarts = [a.rank for a in attempts], [a.restart for a in attempts]
-    return torch.tensor(ranks, device=device), torch.tensor(restarts, device=device)
+    return torch.tensor(ranks, device=device, dtype=torch.long), torch.tensor(restarts, device=device, dtype=torch.long)

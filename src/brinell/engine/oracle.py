@@ -15,6 +15,7 @@ from torch import Tensor
 
 from brinell.core.attack import Requires, Response
 from brinell.core.model import Classifier, Output
+from brinell.engine.calls import Calls, out_of_memory
 from brinell.engine.events import Listener, Note, Shrunk, silent
 from brinell.engine.precision import FLOAT32, PRECISIONS, SLACK, backward, lower
 from brinell.errors import ModelError, first_line
@@ -140,6 +141,7 @@ class Oracle:
     notes: list[str] = field(default_factory=list)
     precision: str = FLOAT32
     sizes: tuple[int, ...] = ()
+    calls: Calls = field(default_factory=Calls)
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _finer: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
@@ -162,10 +164,11 @@ class Oracle:
             try:
                 one_pass, ids = self.one_pass(loss, requires, x, id)
                 responses = []
-                for block in self._pad(x, y, target, *ids):
+                for k, block in enumerate(self._pad(x, y, target, *ids)):
                     passes = []
                     for _ in range(draws):
-                        passes.append(one_pass(*block))
+                        with self.calls.call(self._block_of(id, k)):
+                            passes.append(one_pass(*block))
                     responses.append(passes[0] if draws == 1 else average(passes))
                 whole = _unpad(responses, len(x))
                 if not self.slack:
@@ -180,13 +183,20 @@ class Oracle:
         network, ids = network_of(self.classifier, id)
         return partial(forward_backward, network, named_loss(loss), requires, LOSSES[loss].of, self.precision), ids
 
-    def output(self, x: Tensor, id: Ids = None) -> Output:
-        """Return the classifier's output without gradients, in float32."""
+    def output(self, x: Tensor, id: Ids = None, named: Ids = None) -> Output:
+        """Return the classifier's output without gradients, in float32.
+
+        Errors name the samples `id`; `named` are sample ids for errors alone.
+        """
         network, ids = network_of(self.classifier, id)
+        named = id if named is None else named
         while True:
             try:
-                with torch.no_grad():
-                    return _unpad([network(*block) for block in self._pad(x, *ids)], len(x))
+                outputs = []
+                for k, block in enumerate(self._pad(x, *ids)):
+                    with torch.no_grad(), self.calls.call(self._block_of(named, k)):
+                        outputs.append(network(*block))
+                return _unpad(outputs, len(x))
             except RuntimeError as error:
                 self._shrink(error)
 
@@ -199,7 +209,7 @@ class Oracle:
         """Return an oracle of the same classifier in float32 with small blocks; later calls return the same oracle."""
         block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
         if self._exact is None or self._exact.block != block:
-            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes)
+            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes, calls=self.calls)
         return self._exact
 
     def sized(self, rows: dict[str, int]) -> "Oracle":
@@ -236,6 +246,9 @@ class Oracle:
         last = next((size for size in self.sizes if size >= rest), self.block) if rest else 0
         return whole * self.block + last
 
+    def _block_of(self, id: Ids, k: int) -> Ids:
+        return None if id is None else id[k * self.block : (k + 1) * self.block]
+
     def _pad(self, *inputs: Tensor) -> list[tuple[Tensor, ...]]:
         spare = self.padded(len(inputs[0])) - len(inputs[0])
         if spare:
@@ -244,8 +257,7 @@ class Oracle:
 
     def _shrink(self, error: RuntimeError) -> None:
         """Halve the blocks if the device is out of memory; raise any other error."""
-        text = str(error)
-        if not isinstance(error, torch.OutOfMemoryError) and not ("out of memory" in text or "can't allocate" in text):
+        if not out_of_memory(error):
             raise error
         if self.block == 1:
             raise ModelError(

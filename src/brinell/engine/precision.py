@@ -33,8 +33,12 @@ def candidates(device: torch.device) -> tuple[str, ...]:
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """Use true float32 inside the context: no autocast, no TF32, deterministic cuDNN; then restore the settings."""
-    with torch.autocast(device.type, enabled=False), _cuda("ieee") if device.type == "cuda" else _cpu():
+    """Use true float32 inside the context: no autocast, no TF32, deterministic cuDNN; then restore the settings.
+
+    Gradients can be computed inside even if the caller is in torch.inference_mode.
+    """
+    settings = _cuda("ieee") if device.type == "cuda" else _cpu()
+    with torch.inference_mode(False), torch.autocast(device.type, enabled=False), settings:
         yield
 
 

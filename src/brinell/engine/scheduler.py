@@ -87,7 +87,7 @@ class Scheduler:
         return [i for i, busy in enumerate(micro_batch.busy) if busy and not running[i]]
 
     def index(self, positions: list[int]) -> Tensor:
-        return torch.tensor(positions, device=self.samples.device)
+        return torch.tensor(positions, device=self.samples.device, dtype=torch.long)
 
     def _has_attempts_left(self, outcome: Outcome) -> list[bool]:
         e, given = self.engine, self.samples.attempts

@@ -118,4 +118,4 @@ class MicroBatch:
         self.busy = [self.busy[i] for i in places]
 
     def _index(self, places: list[int]) -> Tensor:
-        return torch.tensor(places, device=self.slots.at.device)
+        return torch.tensor(places, device=self.slots.at.device, dtype=torch.long)

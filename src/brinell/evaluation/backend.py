@@ -17,7 +17,7 @@ from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.events import Listener, silent
 from brinell.errors import InputError
-from brinell.evaluation.audit import in_audit
+from brinell.evaluation.audit import attacked
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean, FinishedRows, clean
 from brinell.evaluation.run_plan import run_plan
@@ -27,13 +27,13 @@ from brinell.results.format.resume import NOTHING_STORED, StoredOutcomes
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Samples for a worker, with their threat and stored outcomes; `run_plan` explains `individual` and `everyone`."""
+    """Samples for a worker, with their threat and stored outcomes; `run_plan` explains `individual` and `reach`."""
 
     chunk: Chunk
     threat: Threat
     known: StoredOutcomes = NOTHING_STORED
     individual: bool = False
-    everyone: bool = False
+    reach: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class AttackJob:
     total: int
     shape: tuple[int, ...]
     individual: bool = False
-    everyone: bool = False
+    reach: float = 0.0
     listener: Listener = silent
     workers: list[dict[str, Any]] = field(default_factory=list)
     shrunk: list[int] = field(default_factory=list)
@@ -101,7 +101,8 @@ class InProcess:
     def run(self, job: AttackJob) -> Iterator[FinishedRows]:
         for chunk, known in job.read():
             c = job.clean(chunk)
-            yield from run_plan(job.context, job.plan, c, known, individual=job.individual, everyone=job.everyone)
+            yield from run_plan(job.context, job.plan, c, known, individual=job.individual, reach=job.reach)
+            del chunk, c, known  # free before the next chunk is read
 
 
 IN_PROCESS = InProcess()
@@ -116,14 +117,12 @@ def run_unit(
     """
     context = replace(context, threat=unit.threat)
     x = unit.chunk.x.to(context.oracle.classifier.device)
-    c = clean(unit.chunk, [context.oracle.output(x) for _ in range(context.draws)])
-    yield from run_plan(
-        context, plan, c, unit.known, individual=unit.individual, everyone=unit.everyone, dropped=dropped
-    )
+    c = clean(unit.chunk, [context.oracle.output(x, named=unit.chunk.ids) for _ in range(context.draws)])
+    yield from run_plan(context, plan, c, unit.known, individual=unit.individual, reach=unit.reach, dropped=dropped)
 
 
 def unfinished(
-    stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, everyone: bool = False
+    stages: Stages, seed: int, ids: Tensor, known: StoredOutcomes, *, individual: bool = False, reach: float = 0.0
 ) -> list[bool]:
     """Return for every sample whether its clean pass or an attack has no stored outcome and remains to be run.
 
@@ -136,8 +135,9 @@ def unfinished(
     names = ids.tolist()
     todo = ~np.asarray(known.seen(CLEAN, names), dtype=bool)
     standing = ~todo & ~np.asarray(known.fell(CLEAN, names), dtype=bool)
+    left = known.least_left([s.name for s in stages if not s.is_audit], names)
     for stage in stages:
-        chosen = in_audit(seed, ids, 1.0 if everyone else stage.sampled_share).numpy()
+        chosen = attacked(stage, seed, ids, left, reach).numpy()
         todo |= standing & chosen & ~np.asarray(known.seen(stage.name, names), dtype=bool)
         if not individual:
             standing &= ~np.asarray(known.fell(stage.name, names), dtype=bool)

@@ -13,6 +13,7 @@ from brinell.core.dataset import Chunk, Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.plan import plan as make_plan
+from brinell.core.ranking import MaltRanking
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
@@ -61,7 +62,7 @@ def _no_model(given: Any, missing: list[str]) -> ModelError:
 def _device(device: torch.device | str) -> torch.device:
     try:
         chosen = torch.device(device)
-        torch.empty(1, device=chosen)
+        torch.empty(1, device=chosen, dtype=torch.float32)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
             expected="a device this machine has", got=f"{device} ({first_line(error)})", remedy="Try device='cpu'."
@@ -128,9 +129,9 @@ def as_threat(threat: Any) -> Threat:
 
 def as_plan(
     chosen: "str | Plan | Stage | AnyAttack | list[Any]",
-    *, rank_by: "str | AnyAttack | None" = None, rank_eps: float | str | None = None, queries: int | None = None,
-    audit: float | int | None = None, escalate: bool = False, targets: int | None = None, steps: int | None = None,
-    rel_step: float | None = None,
+    *, rank_by: "str | AnyAttack | MaltRanking | None" = None, rank_eps: float | str | None = None,
+    queries: int | None = None, audit: float | int | None = None, escalate: bool | None = None,
+    targets: int | None = None, steps: int | None = None, rel_step: float | None = None,
 ) -> Plan:  # fmt: skip
     """Return a Plan, given a Plan, its name, an attack, a stage, or a list of attacks, stages or names of attacks.
 

@@ -1,5 +1,6 @@
 """What an evaluation works with: the settings of all stages (`StageContext`), the samples, and the Run's identity."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,12 +26,31 @@ from brinell.finding import Finding
 
 # Samples held in memory at a time: at most this many, and at most this many bytes of inputs.
 CHUNK, CHUNK_BYTES = 16384, 1 << 28
+# On the CPU few samples are attacked at a time, so that fewer need to be held: at most this many bytes of inputs.
+CPU_BYTES = 1 << 25
+
+
+def _hash(x: Tensor) -> str:
+    digest = hashlib.sha256(str(tuple(x.shape)).encode())
+    digest.update(np.ascontiguousarray(x.numpy()).data)
+    return digest.hexdigest()
+
+
+def _part(output: Output, start: int, end: int) -> Output:
+    reject, features = (None if rows is None else rows[start:end] for rows in (output.reject, output.features))
+    return Output(output.logits[start:end], reject, features)
 
 
 def chunk_size(problem: Problem) -> int:
     """Return how many samples of the problem are held in memory at a time."""
     size = 4 * int(np.prod(problem.shape()))
     return max(1, min(CHUNK, CHUNK_BYTES // size))
+
+
+def attack_chunk_size(problem: Problem, device: torch.device) -> int:
+    """Return how many samples are attacked before the next samples are read; it divides nothing but the work."""
+    size, whole = 4 * int(np.prod(problem.shape())), chunk_size(problem)
+    return max(1, min(whole, CPU_BYTES // size)) if device.type == "cpu" else whole
 
 
 @dataclass(frozen=True)
@@ -72,6 +92,8 @@ class PreparedEvaluation:
     """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
     """The model's fingerprint if it was computed already (that reads all weights), else None."""
+    first_hashes: dict[int, str] | None = None
+    """Hashes of the inputs of the first chunk by position, if they are no longer in memory."""
 
     @property
     def stages(self) -> Stages:
@@ -96,21 +118,43 @@ class PreparedEvaluation:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks of the problem; raise an InputError for an unknown label or changed inputs."""
-        for chunk in self.problem.chunks(chunk_size(self.problem)):
+        for chunk in self.problem.chunks(attack_chunk_size(self.problem, self.device)):
             model_checks.require_known_labels(chunk, self.first_logits.shape[1])
-            if chunk.offset == 0 and not torch.equal(chunk.x, self.first.x):
+            if not self._as_before(chunk):
                 raise InputError(
                     expected="inputs that are the same every time they are read",
                     got="different inputs the second time",
                     remedy="Remove random augmentation from the data set.",
                 )
             yield chunk
+            del chunk  # free before the next one is read
+
+    def release_first(self) -> None:
+        """Free the inputs of the first chunk, if they are read from a stream; a hash stays to recognise them."""
+        if self.problem.streamed and self.first_hashes is None:
+            size = attack_chunk_size(self.problem, self.device)
+            self.first_hashes = {k * size: _hash(x) for k, x in enumerate(self.first.x.split(size))}
+            self.first = replace(self.first, x=self.first.x[:0].clone())
+
+    def first_chunk(self) -> Chunk:
+        """Return the first chunk with its inputs; they are read again if they were released."""
+        return self.first if self.first_hashes is None else next(self.problem.chunks(chunk_size(self.problem)))
+
+    def _as_before(self, chunk: Chunk) -> bool:
+        """Return whether the inputs are those that the checks read, as far as these read them."""
+        if self.first_hashes is None:
+            known = self.first.x[chunk.offset : chunk.offset + len(chunk)]
+            return torch.equal(chunk.x[: len(known)], known)
+        # Where the first chunk ends within this one, its last piece is shorter.
+        size = min(len(chunk), max(0, len(self.first) - chunk.offset))
+        return not size or _hash(chunk.x[:size]) == self.first_hashes[chunk.offset]
 
     def clean(self, chunk: Chunk) -> Clean:
-        """Return the clean predictions of a chunk; for the first chunk, reuse the pass that the checks made."""
+        """Return the clean predictions of a chunk; for samples of the first chunk, reuse the pass of the checks."""
         x = chunk.x.to(self.oracle.classifier.device)
-        known = [self.first_output] if chunk.offset == 0 else []
-        more = [self.oracle.output(x) for _ in range(self.plan.draws - len(known))]
+        end = chunk.offset + len(chunk)
+        known = [_part(self.first_output, chunk.offset, end)] if end <= len(self.first) else []
+        more = [self.oracle.output(x, named=chunk.ids) for _ in range(self.plan.draws - len(known))]
         return clean(chunk, known + more)
 
     def identity(self) -> dict[str, Any]:

@@ -4,13 +4,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.checks.survivors import Kept, first_ids, run_survivor_checks
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.execution import Execution
 from brinell.core.model import Classifier
@@ -18,17 +22,23 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.cost.estimate import announce_cost
 from brinell.engine import precision as precisions
-from brinell.environment import environment
-from brinell.errors import InputError, RunError
+from brinell.engine.events import Listener, Note
+from brinell.environment import environment, moved
+from brinell.errors import BrinellError, InputError, ModelError, RunError
 from brinell.evaluation import coerce
-from brinell.evaluation.audit import needs_escalation
+from brinell.evaluation.audit import needed_reach
 from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor, require_backend
 from brinell.evaluation.context import PreparedEvaluation
 from brinell.evaluation.prepare import prepare, stored_precision
-from brinell.evaluation.progress import show_progress
+from brinell.evaluation.progress import show_progress, watched
+from brinell.evaluation.rows import require_same_answers
+from brinell.finding import Finding
 from brinell.results import Run, SeedRuns, Writer, new_manifest
-from brinell.results.format.manifest import MANIFEST
+from brinell.results.format.manifest import MANIFEST, decode
 from brinell.results.format.resume import StoredOutcomes, StoredRows
+from brinell.results.format.schema import Evidence, counted, is_evidence
+from brinell.results.format.writer import refuse_other
+from brinell.results.run import gather
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
 """Examines a finished Run, with what it was made from, and returns the Run with the result."""
@@ -40,10 +50,10 @@ def evaluate(
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seed: int = 0, slots: int | None = None,
     precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
     progress: bool | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
-    audit: float | int | None = None, escalate: bool = False, queries: int | None = None, rank_by: Any = None,
+    audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None, rank_by: Any = None,
     rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
     rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
-    also: Sequence[Examination] = (),
+    also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None,
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
 
@@ -56,12 +66,18 @@ def evaluate(
     Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
     plans without gradients. `targets` is the number of target classes, `steps` is the number of steps, and `rel_step`
     is their length as a multiple of eps, for weak plans such as "mm3-f20". `rank_by` ("fgsm", "pgd20" or an attack)
-    ranks target classes by the logits at that attack's last iterate, within `rank_eps`. `audit` is the share of
-    survivors that the plan "fast" attacks at full strength (0: none). `escalate=True` attacks all survivors at full
-    strength if the audit contradicts the result or is too small, or if a check warns.
+    ranks target classes by the logits at that attack's last iterate, within `rank_eps`; "malt" ranks them by distance
+    in a linear model. `audit` is the share of survivors, drawn at random, that the plan "fast" attacks at full strength
+    (0: only its first attack, no evidence). If its evidence contradicts it, it attacks more survivors, or all, at full
+    strength. `escalate=False` forbids this; `escalate=True` does so also if the audit is too small or a check warns.
+    `adaptive=True` probes the model and also attacks around what hides its gradients; the Run's check "adaptive" says
+    how.
     Execution: see `brinell.Execution`. `execution` is an Execution or one of its modes.
     `launch=brinell.distributed.Ray()` computes on workers; the rows are the same. `progress`: None shows progress,
-    False is silent. `also` lists tests of the finished Run, e.g. `[brinell.reliability.WithTest()]`.
+    False is silent.
+    Tests of the finished Run: `test=None` makes a small binarization test if the verdict would be reliable and the test
+    costs at most 5 % of the passes, `test=True` makes the full test, and `test=False` makes none. `also` lists further
+    tests, e.g. `[brinell.reliability.WithProbe()]`.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -83,23 +99,32 @@ def evaluate(
         prepared = prepare(
             model, data, coerce.as_threat(threat), chosen,
             replace(how, precision=stored_precision(how.precision, stored)), listener, expected=expected_clean_accuracy,
-            individual=individual, device=launch.device,
+            individual=individual, device=launch.device, adaptive=adaptive,
         )  # fmt: skip
         begun = time.perf_counter()
         with launch.open(prepared.context, prepared.plan) as executor:
             folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
             if progress is not False and launch.device is None:
                 announce_cost(prepared, stored, escalate)
-            with _writer(prepared, folder, resume, images) as writer:
-                _attack_remaining(prepared, writer, executor)
-                if escalate and needs_escalation(Run.open(folder), prepared.warned):
-                    writer.update(finished=False)
-                    _attack_remaining(prepared, writer, executor, everyone=True)
-                _finish(prepared, writer, time.perf_counter() - begun)
+            with _writer(prepared, folder, resume, images) as writer, _resumable(prepared, folder, listener):
+                prepared.release_first()
+                kept = _kept(prepared.context.seed, Run.open(folder))
+                _attack(prepared, writer, executor, kept, escalate)
+                _finish(prepared, writer, kept, begun)
     run = Run.open(folder)
-    for examine in also:
+    for examine in (*also, *_tests(test if launch.device is None else bool(test))):
         run = examine(run, model, data, prepared.context.threat, chosen)
     return run
+
+
+def _tests(test: bool | None) -> list[Examination]:
+    """Return the binarization test that `evaluate` makes: the full one (True), a small one (None) or none (False)."""
+    if test is False:
+        return []
+    # Imported here: the tests of a finished Run are a higher layer.
+    from brinell.reliability.attach import WithSmallTest, WithTest
+
+    return [WithTest()] if test else [WithSmallTest()]
 
 
 def evaluate_seeds(
@@ -134,7 +159,8 @@ def over_seeds(
 
 
 def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> Writer:
-    manifest = new_manifest(s.identity(), environment(s.oracle.classifier.device))
+    model = s.oracle.classifier
+    manifest = new_manifest(s.identity(), environment(model.device, model.torch_module))
     if not (resume and (folder / MANIFEST).exists()):
         more: dict[str, Any] = {} if s.precision_choice is None else {"precision_choice": s.precision_choice}
         if not images:
@@ -145,28 +171,90 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
         notes = s.notes if images else [*s.notes, NO_IMAGES]
         # Written at once, so that a Run that is killed now has its checks.
         return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})
-    kept = Run.open(folder).images
+    stored = decode(folder)
+    refuse_other(folder, stored, manifest)
+    # Before anything is added. The rest of the answers is compared chunk by chunk.
+    require_same_answers(s.first_clean(), StoredRows(folder).of(s.first.ids.tolist()))
+    kept = stored.images
     if kept != images:
         raise RunError(
             expected=f"a Run to resume that {'does not store' if kept else 'stores'} adversarials, for images={images}",
             got=f"a Run that {'stores' if kept else 'does not store'} adversarials",
             remedy=f"Pass images={kept} ({'without' if kept else 'with'} --no-images), or use another folder.",
         )
-    return Writer.resume(folder, manifest)
+    writer = Writer.resume(folder, manifest)
+    different = moved(stored.last_environment, manifest["environment"])
+    if different:
+        note = f"Resumed in another environment ({'; '.join(different)}): answers may differ in their last digits."
+        s.context.listener(Note(note))
+        writer.update(notes=[*writer.stored.notes, note])
+    return writer
 
 
-def _attack_remaining(s: PreparedEvaluation, writer: Writer, executor: Executor, everyone: bool = False) -> None:
+def _kept(seed: int, run: Run) -> Kept:
+    """Return the adversarials for the checks after the attacks: those of a resumed Run that are stored already."""
+    kept = Kept(seed)
+    if run.images and run.shards.names:
+        table = run.shards.all_rows(("sample_id", "attack", "broken", "verified", "adv_shard", "adv_row"))
+        table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
+        ids, first = np.unique(np.asarray(table["sample_id"], dtype=np.int64), return_index=True)
+        stored = gather(run.shards, table.take(first[np.isin(ids, first_ids(seed, ids))]))
+        kept.add(stored.ids, stored.x)
+    return kept
+
+
+@contextmanager
+def _resumable(s: PreparedEvaluation, folder: Path, listener: Listener) -> Iterator[None]:
+    """After a failure of the model, the device or the data, say that the finished rows are stored and how to go on."""
+    calls = s.oracle.calls
+    try:
+        with watched(calls, listener), calls.named():
+            yield
+    except (ModelError, InputError) as error:
+        raise _with_advice(error, folder) from (error.__cause__ or error)
+    except KeyboardInterrupt:
+        listener(Note(f"interrupted at {calls}"))
+        raise
+
+
+def _with_advice(error: ModelError | InputError, folder: Path) -> BrinellError:
+    advice = f"The rows finished so far are stored: continue with resume=True, out={str(folder)!r} (--resume --out)."
+    return type(error)(expected=error.expected, got=error.got, remedy=f"{error.remedy} {advice}")
+
+
+def _attack(s: PreparedEvaluation, writer: Writer, executor: Executor, kept: Kept, escalate: bool | None) -> None:
+    """Run the plan; then its audit on more survivors, as far as what it found requires."""
+    done = 0.0
+    planned = min((stage.near for stage in s.stages if stage.near), default=0.0)
+    while True:
+        _attack_remaining(s, writer, executor, kept, done)
+        needed, why = needed_reach(Run.open(writer.path), s.warned, escalate)
+        if needed <= max(done, planned):
+            return
+        writer.update(finished=False)
+        note = f"{why}, so the full plan attacked all survivors."
+        if why and note not in writer.stored.notes:
+            writer.update(notes=[*writer.stored.notes, note])
+            s.context.listener(Note(note))
+        done = needed
+
+
+def _attack_remaining(
+    s: PreparedEvaluation, writer: Writer, executor: Executor, kept: Kept, reach: float = 0.0
+) -> None:
     """Run the attacks whose rows the Run lacks, and store the rows as samples finish."""
     stored = StoredRows(writer.path)
 
     def read() -> Iterator[tuple[Chunk, StoredOutcomes]]:
         for chunk in s.chunks():
             yield chunk, stored.of(chunk.ids.tolist())
+            del chunk  # free before the next one is read
 
     shape = tuple(s.first.x.shape[1:])
-    job = AttackJob(s.context, s.plan, read, s.clean, len(s.problem), shape, s.individual, everyone, s.context.listener)
+    job = AttackJob(s.context, s.plan, read, s.clean, len(s.problem), shape, s.individual, reach, s.context.listener)
     images = writer.stored.images
     for rows in executor.run(job):
+        kept.add(rows.ids, rows.x)
         if images:
             writer.append(rows.table, rows.ids, rows.x)
         else:
@@ -178,10 +266,29 @@ def _attack_remaining(s: PreparedEvaluation, writer: Writer, executor: Executor,
         writer.update(workers=[*seen, *new])
 
 
-def _finish(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
+def _examined(s: PreparedEvaluation, run: Run, kept: Kept) -> list[Finding]:
+    """Return what the checks after the attacks find; randomised models are not checked."""
+    if s.plan.draws > 1 or any(c.level != "ok" for c in s.checks if c.name == "randomised"):
+        return []
+    gradients = s.oracle.classifier.differentiable and s.plan.needs_gradients
+    return run_survivor_checks(
+        s.oracle.exact(),  # nothing is compiled for a few queries
+        s.context.criterion,
+        s.context.threat,
+        s.first_chunk(),
+        s.first_logits,
+        run.survivors(),
+        kept,
+        gradients,
+    )
+
+
+def _finish(s: PreparedEvaluation, writer: Writer, kept: Kept, begun: float) -> None:
     stored = writer.stored
     if stored.finished:  # there was nothing left to do: the Run stays as it is
         return
+    examined = {c.name: c.to_json() for c in _examined(s, Run.open(writer.path), kept)}
+    checks = [*(dict(c.raw) for c in stored.checks if c.name not in examined), *examined.values()]
     notes = list(stored.notes)
     notes += [f"The device ran out of memory: the model was queried with {b} rows at a time." for b in s.oracle.shrunk]
     notes += dict.fromkeys(s.oracle.notes)
@@ -195,4 +302,5 @@ def _finish(s: PreparedEvaluation, writer: Writer, seconds: float) -> None:
                 f"Speculative execution made up to {graphs.unneeded_forwards:,} extra forward passes. "
                 "They are not part of the reported cost."
             )
-    writer.update(finished=True, wall_seconds=before + seconds, startup_seconds=start, notes=notes)
+    seconds = before + time.perf_counter() - begun
+    writer.update(finished=True, wall_seconds=seconds, startup_seconds=start, notes=notes, checks=checks)

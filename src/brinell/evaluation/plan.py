@@ -4,13 +4,16 @@ from dataclasses import replace
 
 from brinell.core.attack import AnyAttack, Requires
 from brinell.core.plan import Plan, Stage, Stages, Targets
+from brinell.core.ranking import MaltRanking
 from brinell.core.threat import Threat
 from brinell.errors import PlanError
 from brinell.ops.losses import LOSSES
 
 
-def ranked(p: Plan, by: AnyAttack, radius: float | str | None = None) -> Plan:
-    """Return the plan with target classes ranked by the logits at the last iterate of the attack `by` within `radius`.
+def ranked(p: Plan, by: AnyAttack | MaltRanking, radius: float | str | None = None) -> Plan:
+    """Return the plan with target classes ranked by `by`: a `MaltRanking`, or an attack within `radius`.
+
+    An attack ranks by the logits at its last iterate.
 
     >>> from brinell.attacks import APGD, FGSM
     >>> from brinell.core.plan import plan
@@ -100,7 +103,7 @@ def _require_free(p: Plan, option: str) -> None:
 
 
 def audited(p: Plan, share: float | int) -> Plan:
-    """Return the plan with an audit of this share of the survivors; 0 removes the audit.
+    """Return the plan with an audit of this share of the survivors; 0 removes all evidence, also a black-box search.
 
     >>> from brinell.attacks import FGSM, PGD
     >>> mine = Plan("mine", (Stage(FGSM()), Stage(PGD(), share=0.1)), strength="audited")
@@ -119,8 +122,10 @@ def audited(p: Plan, share: float | int) -> Plan:
         )
 
     def change(stages: Stages) -> Stages:
-        kept = (s for s in stages if not s.is_audit or share > 0)
-        return tuple(replace(s, share=share) if s.is_audit else s for s in kept)
+        if share > 0:
+            return tuple(replace(s, share=share) if s.is_audit else s for s in stages)
+        rest = (s for s in stages[1:] if not s.is_audit and s.attack.requires is not Requires.LOGITS)
+        return (stages[0], *rest)
 
     return p.with_stages(change)
 
@@ -169,7 +174,7 @@ def require_suitable(p: Plan, threat: Threat) -> None:
                 got=f"{s.name}, which works only in {', '.join(n.name for n in s.attack.norms)}",
                 remedy="Use the plan minimal, which has attacks for every norm.",
             )
-        if threat.unlimited and not (s.attack.minimum_norm and (s.ranked_by is None or s.radius is not None)):
+        if threat.unlimited and not (s.attack.minimum_norm and (s.ranking.attack is None or s.radius is not None)):
             raise PlanError(
                 expected="a threat with a radius, or minimum-norm attacks",
                 got=f"{s.name} and a threat without a radius",
@@ -190,7 +195,7 @@ def adapt(p: Plan, threat: Threat, *, classes: int, image: bool = True) -> tuple
 
 def _numbered(stages: Stages) -> Stages:
     """Return the stages with repeated attacks numbered (`copy` 0, 1, …), so that each repetition has its own noise."""
-    names = [s.attack.name for s in stages]
+    names = [s.noise or s.attack.name for s in stages]
     # Stages that set `noise` keep it.
     return tuple(s if s.noise else replace(s, copy=names[:i].count(names[i])) for i, s in enumerate(stages))
 
@@ -222,7 +227,9 @@ def _fit(s: Stage, classes: int, notes: list[str]) -> Stage:
     fitted = _fit_loss(s.attack, s.name, classes, notes)
     if fitted is not s.attack:
         s = replace(s, attack=fitted, label=s.name)
-    if s.ranked_by is not None:
+    if isinstance(s.ranked_by, MaltRanking):
+        s = replace(s, ranked_by=s.ranked_by.fitted(classes))
+    elif s.ranked_by is not None:
         s = replace(s, ranked_by=_fit_loss(s.ranked_by, f"{s.name}, ranking", classes, notes))
     if not s.ranks:
         return s

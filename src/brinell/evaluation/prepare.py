@@ -9,6 +9,7 @@ from torch import Tensor
 
 from brinell.checks import model as model_checks
 from brinell.checks.detector import fit_to_detector, run_detector_checks
+from brinell.checks.differences import check_differences
 from brinell.checks.gradients import run_gradient_checks
 from brinell.core.criterion import Evades, Misclassified
 from brinell.core.dataset import Chunk, Problem
@@ -25,6 +26,7 @@ from brinell.engine.events import Listener, Note, silent
 from brinell.engine.exact_sizes import exact_sizes
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError, ModelError
+from brinell.evaluation.adaptive import adapt_to_masking
 from brinell.evaluation.context import PreparedEvaluation, StageContext, chunk_size
 from brinell.evaluation.plan import adapt, require_suitable
 from brinell.evaluation.rows import clean
@@ -51,11 +53,13 @@ def prepare(
     classifier: Classifier, problem: Problem, threat: Threat, plan: Plan, execution: Execution,
     listener: Listener = silent,
     *, early_exit: bool = True, expected: float | None = None, individual: bool = False,
-    device: torch.device | None = None,
+    device: torch.device | None = None, adaptive: bool = False, checked: bool = False,
 ) -> PreparedEvaluation:  # fmt: skip
     """Check the model and the data, fit the plan to them, and return the evaluation, ready to run.
 
-    `device` is the device that runs the attacks (default: the device of the model).
+    `device` is the device that runs the attacks (default: the device of the model). With `adaptive` the plan also gets
+    what the model needs (`brinell.evaluation.adaptive`). `checked` says that the same model and plan have passed the
+    checks already, which are then left out.
     """
     device, precision = classifier.device if device is None else device, execution.precision
     mode = _execution_mode(classifier, device, execution)
@@ -64,11 +68,15 @@ def prepare(
     first_precision = precisions.FLOAT32 if precision == precisions.AUTO else precision
     oracle = accelerated(Oracle(classifier, default_block(device), listener, precision=first_precision), device)
     first, answer, pace = _first_output(oracle, problem)
-    fitted, adapted = _fitted(plan, threat, problem, first, answer.logits.shape[1])
+    more = adapt_to_masking(oracle, plan, threat, first, answer.logits) if adaptive else None
+    fitted, adapted = _fitted(plan if more is None else more.plan, threat, problem, first, answer.logits.shape[1])
     fitted, left_out = fit_to_detector(fitted, threat, classifier, answer)
     oracle.sizes = _exact_sizes(oracle, fitted, threat, first, device)
-    model_findings = _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
-    checks = [train_mode, *model_findings, *run_detector_checks(oracle, fitted, threat, first, answer)]
+    checks = [train_mode]
+    if not checked:
+        checks += _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
+        checks += run_detector_checks(oracle, fitted, threat, first, answer)
+    checks += [more.finding] if more is not None else []
     notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
@@ -154,12 +162,16 @@ def _run_checks(
     if plan.needs_gradients:
         model_checks.require_gradients(oracle.classifier)
     n = min(len(first), oracle.block)
+    margins = model_checks.check_equal_margins(first.x, first.y, logits.cpu())
     x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
-    checks = model_checks.run_model_checks(oracle, x, logits)
+    checks = [*model_checks.run_model_checks(oracle, x, logits), margins]
+    steady = plan.draws == 1 and all(c.level == "ok" for c in checks if c.name == "randomised")
     if plan.draws > 1:
         # The plan is made for randomised models.
         checks = [_expected_noise(c) if c.name == "randomised" else c for c in checks]
-    return [*checks, *run_gradient_checks(oracle, plan, threat, x, y, logits, notes)]
+    gradients = run_gradient_checks(oracle, plan, threat, x, y, logits, notes)
+    differences = check_differences(oracle, threat, x, y) if steady and plan.needs_gradients else []
+    return [*checks, *gradients, *differences]
 
 
 def _capturable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:

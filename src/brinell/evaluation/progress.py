@@ -1,5 +1,6 @@
 """Show the engine's events: a progress bar on a terminal, plain lines elsewhere, or nothing."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from brinell.engine.calls import Calls
 from brinell.engine.events import Event, Listener, Note, Progress, Shrunk, StageStarted, silent
 
 # Seconds between two lines of progress.
 EVERY = 10.0
+# After this many seconds without an answer of the model, a line says which call it is.
+UNANSWERED = 60.0
 
 
 def _clock(seconds: float) -> str:
@@ -96,6 +100,31 @@ def _sentence(event: Event) -> str:
     if isinstance(event, Shrunk):
         return f"out of memory: continuing with {event.block} rows at a time"
     return event.text if isinstance(event, Note) else str(event)
+
+
+@contextmanager
+def watched(calls: Calls, listener: Listener, every: float = UNANSWERED) -> Iterator[None]:
+    """Send a Note, once per call, if the model has not answered for `every` seconds: which call, on which samples."""
+    if listener is silent:
+        yield
+        return
+    over, named = threading.Event(), [0]
+
+    def watch() -> None:
+        while not over.wait(every / 4):
+            begun = calls.begun
+            if begun is not None and calls.count > named[0] and time.monotonic() - begun >= every:
+                named[0] = calls.count
+                waiting = f"the model has not answered for {every:.0f} s, in {calls}"
+                listener(Note(f"{waiting}; Ctrl-C leaves a Run that can be resumed"))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.checks.model import SAME
 from brinell.core.dataset import Chunk, sample_hashes
 from brinell.core.model import Output
 from brinell.core.plan import Stage
@@ -17,6 +18,7 @@ from brinell.evaluation.audit import in_audit
 from brinell.evaluation.verify_points import Verified
 from brinell.ops.losses import margin
 from brinell.results import AUDIT, CLEAN, ROWS
+from brinell.results.format.resume import StoredOutcomes
 from brinell.results.format.schema import STOOD_STILL
 
 NON_FINITE = "non-finite logits"
@@ -69,9 +71,37 @@ def clean(chunk: Chunk, draws: list[Output]) -> Clean:
     return Clean(chunk, logits, logits.argmax(1), margin(logits, y), sample_hashes(chunk.x), judged, rejected)
 
 
+def require_same_answers(c: Clean, known: StoredOutcomes) -> None:
+    """Raise a RunError if the model answers a clean sample otherwise than when its row was stored.
+
+    The fingerprint of a model covers weights and structure. Attributes, hooks, buffers that are not saved and the code
+    of `forward` show only in its answers. Margins may differ by rounding, and classes only in a tie.
+    """
+    ids = c.chunk.ids.tolist()
+    at = [k for k, i in enumerate(ids) if i in known.answers]
+    if not at:
+        return
+    logits, margins = c.logits[at].cpu(), c.margin[at].double().cpu()
+    answers = [known.answers[ids[k]] for k in at]
+    before = torch.tensor([predicted for predicted, _ in answers], dtype=torch.long, device="cpu")
+    stored = torch.tensor([margin for _, margin in answers], dtype=torch.float64, device="cpu")
+    spread = logits.amax(1) - logits.amin(1)
+    finite = spread[spread.isfinite()]
+    slack = SAME * (float(finite.median()) if len(finite) else 0.0)
+    # NaN or the same infinity both times counts as equal.
+    same = (margins == stored) | (margins.isnan() & stored.isnan()) | ((margins - stored).abs() <= slack)
+    known_class = before.clamp(0, logits.shape[1] - 1)
+    tie = logits.amax(1) - logits.gather(1, known_class[:, None])[:, 0] <= slack
+    same &= (c.pred[at].cpu() == before) | (tie & (before == known_class))
+    for k in (~same).nonzero()[:1, 0].tolist():
+        known.refuse_other_answer(ids[at[k]], int(c.pred[at[k]]), float(margins[k]))
+
+
 def _refused(out: Output) -> Tensor:
     """Return a mask of the samples that the detector rejects (also if the score is NaN); False without a detector."""
-    return torch.zeros(len(out.logits), device=out.logits.device) > 0 if out.reject is None else ~(out.reject <= 0)
+    if out.reject is None:
+        return torch.zeros(len(out.logits), dtype=torch.bool, device=out.logits.device)
+    return ~(out.reject <= 0)
 
 
 def _common(c: Clean, at: Any, seed: int, precision: Any, device: torch.device) -> dict[str, Any]:

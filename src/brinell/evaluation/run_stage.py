@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from brinell.core.attack import AnyAttack, Batch, Requires
 from brinell.core.plan import Stage
-from brinell.core.ranking import rank_targets
+from brinell.core.ranking import MaltRanking, rank_by_distance, rank_targets
+from brinell.core.surrogate import Surrogate
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.accelerate import scheduler_for
 from brinell.engine.best_so_far import Best
@@ -20,10 +22,13 @@ from brinell.engine.loop import Engine
 from brinell.engine.oracle import ATTEMPTS_BLOCK, EARLY_BLOCK, RESTARTS_BLOCK, Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.slots import Samples
+from brinell.engine.surrogate_oracle import SurrogateOracle
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean, FinishedRows, attack_rows
 from brinell.evaluation.verify_points import Verified, refine_distance, verify_claims, verify_points
+from brinell.models.surrogate import surrogate_of
 from brinell.ops import rng
+from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import concat, put, take
 
 # Finished samples are yielded when there are this many, or when this much time has passed.
@@ -44,17 +49,22 @@ def _samples(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: T
 
 
 def ranking_logits(context: StageContext, stage: Stage, p: Batch, clean: Tensor, positions: Tensor) -> Tensor:
-    """Return the logits that rank the targets of these samples.
+    """Return the logits, or other scores, whose order ranks the targets of these samples.
 
     `p` holds the samples with their sample keys, `clean` are their clean logits, `positions` are their places in the
     problem.
     """
-    attack = stage.ranking.attack
+    ranking, ball = stage.ranking, stage.ranking.threat(context.threat).ball(positions, p.x.device)
+    if isinstance(ranking, MaltRanking):
+        return malt_scores(context.oracle, ranking, p, ball, clean, context.slots, stage.eot)
+    attack = ranking.attack
+    if attack is None and stage.via is not None and stage.ranks:
+        # Logits of a model that hides its gradients may not rank the other classes at all.
+        return _surrogate_oracle(context.oracle, stage.via).output(p.x, p.id).logits
     if attack is None:
         return clean
     # The key does not depend on the stage: every stage and plan with this reference attack ranks alike.
     p = replace(p, key=rng.fold(p.key, rng.digest(f"ranking {attack.name}")))
-    ball = stage.ranking.threat(context.threat).ball(positions, p.x.device)
     logits = last_logits(context.oracle, attack, p, ball, context.slots, stage.eot)
     # Logits that are not finite have no order: the clean logits rank instead.
     return torch.where(logits.isfinite().all(1, keepdim=True), logits, clean)
@@ -79,6 +89,30 @@ def _piece(oracle: Oracle, attack: AnyAttack, p: Batch, ball: Ball, draws: int) 
     return oracle.query(s.x, p.y, p.target, attack.loss, Requires.LOGITS, draws, p.id).logits
 
 
+def malt_scores(
+    oracle: Oracle, ranking: MaltRanking, p: Batch, ball: Ball, clean: Tensor, slots: int, draws: int = 1
+) -> Tensor:
+    """Return scores (b, classes) in the order of MALT; each row depends on its own sample alone.
+
+    Cost: one forward and one backward per candidate class, times `draws`.
+    """
+    candidates = likeliest_wrong(clean, p.y, ranking.candidates)
+    n, k = candidates.shape
+    # One row per sample and candidate, padded, as in the engine: reductions over a single row round differently.
+    index = torch.arange(oracle.padded(n * k), device=p.x.device).clamp(max=n * k - 1)
+    margins, duals = [], []
+    for i in index.split(-(-slots // oracle.block) * oracle.block):
+        row, target = i // k, candidates.flatten()[i]
+        id = None if p.id is None else p.id[row]
+        a = oracle.query(p.x[row], p.y[row], target, "minimum-margin", Requires.GRAD, draws, id)
+        margins.append(-a.loss)
+        duals.append(ball.norm.dual_size(ball.masked(a.gradient)))
+    each = [torch.cat(parts)[: n * k].view(n, k) for parts in (margins, duals)]
+    scores = rank_by_distance(clean, candidates, *each)
+    # Margins that are not finite have no order: the clean logits rank instead.
+    return torch.where(each[0].isfinite().all(1, keepdim=True), scores, clean)
+
+
 def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     """Return the oracle of a stage, with the block size for its early ends and its number of attempts.
 
@@ -89,9 +123,15 @@ def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
         oracle = oracle.in_precision(FLOAT32)
     elif stage.attack.needs_float32:
         oracle = oracle.in_precision("tf32" if oracle.classifier.device.type == "cuda" else FLOAT32)
+    if stage.via is not None:
+        return _surrogate_oracle(oracle, stage.via)
     if stage.attack.abandons_early:
         return oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
     return oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else oracle
+
+
+def _surrogate_oracle(oracle: Oracle, via: Surrogate) -> SurrogateOracle:
+    return SurrogateOracle.through(surrogate_of(oracle.classifier, via), oracle)
 
 
 def _slots(context: StageContext, oracle: Oracle) -> int:
@@ -107,7 +147,7 @@ def _refines(context: StageContext) -> bool:
 
 
 def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine:
-    ball = context.threat.ball(torch.zeros(1, dtype=torch.long), device)
+    ball = context.threat.ball(torch.zeros(1, dtype=torch.long, device="cpu"), device)
     oracle = stage_oracle(context, stage)
     return Engine(
         oracle,
@@ -120,8 +160,8 @@ def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine
         stage.eot,
         _refines(context),
         observe=context.observe,
-        # The observer runs on the host: its iterations cannot be captured.
-        scheduler=scheduler_for(oracle, context.graph_cache if context.observe is None else None),
+        # The observer runs on the host, and a surrogate has hooks: their iterations cannot be captured.
+        scheduler=scheduler_for(oracle, context.graph_cache if context.observe is None and stage.via is None else None),
     )
 
 
@@ -130,7 +170,8 @@ def run_unverified(
 ) -> Iterator[tuple[Tensor, Best]]:
     """Yield the engine's results as samples finish, neither verified nor stored; call `tick` at every host sync."""
     samples = _samples(context, stage, c, at, None)
-    yield from replace(_engine(context, stage, c.logits.device), tick=tick).run(samples)
+    for which, best in replace(_engine(context, stage, c.logits.device), tick=tick).run(samples):
+        yield which, _with_judging(best, stage)
 
 
 def run_stage(
@@ -143,7 +184,7 @@ def run_stage(
     if not len(at):
         return
     before, backwards = stage.ranking_passes
-    queries = stage.attack.queries * len(stage.attempts()) * stage.eot
+    queries = stage.attack.queries * len(stage.attempts()) * stage.eot * (1 if stage.via is None else 2)
     context.listener(StageStarted(stage.name, len(at), before + queries))
     begun = time.perf_counter()
     samples = _samples(context, stage, c, at, start)
@@ -151,26 +192,40 @@ def run_stage(
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
     ranking, startup = (last - begun) / len(at), _startup_seconds(context)
     held: list[tuple[Tensor, Best]] = []
-    for which, best in engine.run(samples):
-        best = _with_ranking(best, before, backwards)
-        held.append((which, best))
-        finished += len(which)
-        passes += int(best.forwards.sum())
-        broken += int(best.broken.sum())
-        context.listener(Progress(stage.name, finished, broken, passes))
-        now = time.perf_counter()
-        if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
-            # The time since the last batch is divided by passes, without start-up, so that the seconds of the rows add
-            # up to the wall-clock time. The time of the ranking is divided by samples.
-            starting, startup = _startup_seconds(context) - startup, _startup_seconds(context)
-            spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
-            rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
-            yield _finish(context, stage, c, samples, at, held, rate)
-            held, last = [], now
+    try:
+        for which, best in engine.run(samples):
+            best = _with_ranking(_with_judging(best, stage), before, backwards)
+            held.append((which, best))
+            finished += len(which)
+            passes += int(best.forwards.sum())
+            broken += int(best.broken.sum())
+            context.listener(Progress(stage.name, finished, broken, passes))
+            now = time.perf_counter()
+            if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
+                # The time since the last batch is divided by passes, without start-up, so that the seconds of the rows
+                # add up to the wall-clock time. The time of the ranking is divided by samples.
+                starting, startup = _startup_seconds(context) - startup, _startup_seconds(context)
+                spent = max(now - last - starting, 0.0) + ranking * sum(len(p[0]) for p in held)
+                rate = spent / max(sum(int(r.forwards.sum()) for _, r in held), 1)
+                batch, held, last = held, [], now
+                yield _finish(context, stage, c, samples, at, batch, rate)
+    except Exception:
+        if held:
+            # Samples that have finished are stored before the error, if the model still answers.
+            with suppress(Exception):
+                yield _finish(context, stage, c, samples, at, held, 0.0)
+        raise
 
 
 def _startup_seconds(context: StageContext) -> float:
     return 0.0 if context.graph_cache is None else context.graph_cache.seconds
+
+
+def _with_judging(r: Best, stage: Stage) -> Best:
+    """Return the results; with a surrogate every query also takes a forward pass of the model, which is counted."""
+    if stage.via is None:
+        return r
+    return replace(r, forwards=2 * r.forwards, first=torch.where(r.first >= 0, 2 * r.first, r.first))
 
 
 def _with_ranking(r: Best, forwards: int, backwards: int) -> Best:
@@ -226,7 +281,9 @@ def _finish(
     order = pos.argsort()
     pos = pos[order]
     r = take(r, order)
-    ball = replace(context.threat.ball(torch.zeros(1, dtype=torch.long), pos.device), eps=samples.eps[pos])
+    ball = replace(
+        context.threat.ball(torch.zeros(1, dtype=torch.long, device="cpu"), pos.device), eps=samples.eps[pos]
+    )
     exited, made = r.broken & context.early_exit, int(r.forwards.sum())
     if context.oracle.slack > 0:
         # A success within the rounding of lower precision is verified like any other.

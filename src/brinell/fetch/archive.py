@@ -14,8 +14,13 @@ from typing import IO
 
 from brinell.errors import BrinellError, reported_as
 from brinell.fetch.download import fcntl
+from brinell.storage import make_folder
+from brinell.untrusted import open_zip, refuse_large
+from brinell.untrusted.limits import ALWAYS, FACTOR
 
 HIDDEN = ".unpacking-"
+# ImageNet has a million pictures.
+MOST_FILES = 1 << 22
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, OSError, ValueError, RuntimeError)
 # The upper half of the attributes in a zip file made on Unix holds the file type.
 KIND, LINK = 0o170000, 0o120000
@@ -28,12 +33,13 @@ def unpack(archive: Path, into: Path, what: str, error: type[BrinellError], insp
     refused. `inspect` gets the hidden folder and may raise an error to refuse it. Existing files in `into` are kept;
     hidden folders of killed processes are removed.
     """
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into)
     with _exclusive_access(into), tempfile.TemporaryDirectory(prefix=HIDDEN, dir=into) as hidden:
         remedy = f"Delete {archive} and download it again; check the free disk space."
         with reported_as(error, *DAMAGE, expected=f"{what} as a complete archive", remedy=remedy):
+            remaining = max(ALWAYS, FACTOR * archive.stat().st_size)
             for name, file in _members(archive, what, error):
-                _write(Path(hidden).joinpath(*name.parts), file)
+                remaining -= _write(Path(hidden).joinpath(*name.parts), file, remaining)
         inspect(Path(hidden))
         _move(Path(hidden), into)
 
@@ -63,13 +69,17 @@ def _exclusive_access(folder: Path) -> Iterator[None]:
             os.close(fd)
 
 
-def _write(place: Path, file: IO[bytes] | None) -> None:
+def _write(place: Path, file: IO[bytes] | None, most: int) -> int:
+    """Write a member, a folder if `file` is None, and return its size; raise a ValueError beyond `most` bytes."""
     if file is None:
         place.mkdir(parents=True, exist_ok=True)
-        return
+        return 0
     place.parent.mkdir(parents=True, exist_ok=True)
     with file, place.open("wb") as out:
-        shutil.copyfileobj(file, out, 1 << 20)
+        while block := file.read(1 << 20):
+            out.write(block)
+            refuse_large(out.tell(), most, "the unpacked archive")
+        return out.tell()
 
 
 def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
@@ -90,7 +100,7 @@ def _members(archive: Path, what: str, error: type[BrinellError]) -> Iterator[tu
         return path
 
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as packed:
+        with open_zip(archive, MOST_FILES) as packed:
             for info in packed.infolist():
                 if (info.external_attr >> 16) & KIND == LINK:
                     raise refused(info.filename, "that is a link")

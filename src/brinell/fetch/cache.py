@@ -3,12 +3,15 @@
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from brinell.errors import BrinellError, InputError
-from brinell.fetch.download import BLOCK, Progress, claimed, discard, part_of, transfer
+from brinell.errors import BrinellError, InputError, StorageError
+from brinell.fetch.download import BLOCK, Progress, claimed, discard, forget_version, part_of, transfer
+from brinell.storage import is_disk_error, make_folder, storage_error, write_output
+from brinell.untrusted import open_plain
 
 PAGE = (b"<!doctype html", b"<html", b"<head", b"<?xml")
 NO = ("", "0", "false", "no", "off")
@@ -28,6 +31,8 @@ class Wanted:
     mirrored: str
     digest: str | None = None
     error: type[BrinellError] = InputError
+    packaged: bool = False
+    """Whether the file is part of an installed package: nothing is written beside it."""
 
     @property
     def lock(self) -> Path:
@@ -48,7 +53,7 @@ def sha256(path: Path) -> str:
 def _hash(kind: str, path: Path) -> str:
     # md5 detects damage, not forgery; some publishers give nothing else.
     h = hashlib.new(kind, usedforsecurity=kind != "md5")
-    with path.open("rb") as f:
+    with open_plain(path) as f:
         while block := f.read(BLOCK):
             h.update(block)
     return h.hexdigest()
@@ -56,7 +61,7 @@ def _hash(kind: str, path: Path) -> str:
 
 def refuse_page(path: Path, what: str, error: type[BrinellError]) -> None:
     """Raise an error for an empty file or a web page, which hosts send if a file is gone or requested too often."""
-    with path.open("rb") as f:
+    with open_plain(path) as f:
         start = f.read(HEAD_BYTES).removeprefix(BYTE_ORDER).lstrip().lower()
     if not start or start.startswith(PAGE):
         raise error(
@@ -75,7 +80,7 @@ def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress |
     """
     path = wanted.path
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _download(wanted, inspect, progress)
     elif _pinned(wanted) is None:
         # Put there by hand: trusted from now on, if it passes inspection.
@@ -83,6 +88,11 @@ def obtain(wanted: Wanted, inspect: Callable[[Path], None], progress: Progress |
         _pin(wanted)
     else:
         _compare(path, wanted)
+        if (
+            not wanted.packaged and not wanted.lock.exists()
+        ):  # of a process that was killed after it moved the file to its place
+            with suppress(StorageError):  # the folder may be read-only: the file is right
+                _pin(wanted)
     return path
 
 
@@ -94,9 +104,7 @@ def _pinned(wanted: Wanted) -> str | None:
 
 
 def _pin(wanted: Wanted) -> None:
-    temporary = wanted.path.with_name(f".{wanted.lock.name}.{os.getpid()}")
-    temporary.write_text(sha256(wanted.path) + "\n")
-    temporary.replace(wanted.lock)
+    write_output(wanted.lock, f"{sha256(wanted.path)}\n")
 
 
 def _compare(got: Path, wanted: Wanted) -> None:
@@ -122,11 +130,15 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
                 transfer(url, part, progress)
                 _keep(part, wanted, inspect)
                 return
+            except StorageError:
+                raise
             except BrinellError as error:
                 discard(part)
                 troubles.append(f"{error.got} instead of {error.expected}")
             except (OSError, HTTPException, ValueError) as error:
-                troubles.append(f"{url.partition('?')[0]}: {error or type(error).__name__}")
+                if isinstance(error, OSError) and is_disk_error(error):
+                    raise storage_error(error, part) from error
+                troubles.append(f"{_without_keys(url)}: {error or type(error).__name__}")
     by_hand = f"download {' or '.join(wanted.urls)} by hand and put it at {wanted.path}."
     if offline():
         raise wanted.error(
@@ -141,11 +153,18 @@ def _download(wanted: Wanted, inspect: Callable[[Path], None], progress: Progres
     )
 
 
+def _without_keys(url: str) -> str:
+    """Return a URL without user, password and query: the address of a mirror may hold keys."""
+    scheme, _, rest = url.partition("?")[0].rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
 def _keep(part: Path, wanted: Wanted, inspect: Callable[[Path], None]) -> None:
     """Check the downloaded file, then move it to its path in one step."""
     refuse_page(part, wanted.what, wanted.error)
     _compare(part, wanted)
     inspect(part)
+    forget_version(part)  # first: a kill after the renaming would leave it behind
     part.replace(wanted.path)
-    discard(part)
     _pin(wanted)

@@ -34,6 +34,11 @@ def _tag(part: Path) -> Path:
 def discard(part: Path) -> None:
     """Remove a partial file and the file with its version (ETag or date)."""
     part.unlink(missing_ok=True)
+    forget_version(part)
+
+
+def forget_version(part: Path) -> None:
+    """Remove the file with the version of a partial file."""
     _tag(part).unlink(missing_ok=True)
 
 

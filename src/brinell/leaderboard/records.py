@@ -15,10 +15,11 @@ from typing import Any, Literal, get_args
 from brinell.errors import InputError, RunError, error_text
 from brinell.results import statistics
 from brinell.results.analyses import Measure
-from brinell.results.format.files import write_atomic
 from brinell.results.row_queries import Cost
 from brinell.results.run import Run
 from brinell.results.statistics import Proportion
+from brinell.storage import make_folder, write_atomic
+from brinell.untrusted import cleaned, parse_number, read_json
 from brinell.verification.bundle import digest
 
 PUBLISHED = "robustbench.csv"
@@ -28,6 +29,8 @@ CORRUPTIONS, CORRUPTIONS_3D = "corruptions", "corruptions_3d"
 """The threats whose boards rank by an accuracy under corruptions instead of attacks."""
 # The spellings of an unknown number in the published table.
 NOTHING = ("", "null")
+# How the radius of a threat without one is written.
+UNLIMITED = "inf"
 RECORD = "record.json"
 """File name of a record in the folder of its Run."""
 
@@ -69,6 +72,11 @@ LISTS_OF_NUMBERS = ("interval", "clean_interval")
 LISTS = (*LISTS_OF_NUMBERS, *LISTS_OF_TEXTS)
 # Relative to another model, so not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
+# The largest record, the longest text of a field, and the most texts of a list.
+RECORD_BYTES, LONGEST_TEXT, MOST_TEXTS = 1 << 20, 1_000, 1_000
+LONGEST = {"authors": 20_000, "footnote": 5_000}
+# The names of data set, threat and model are parts of file names.
+LONGEST_NAME = 80
 # Optional facts that the authors state about a model.
 ABOUT = (
     "title", "link", "authors", "venue", "architecture", "licence", "extra_data", "forward_passes", "reported",
@@ -130,10 +138,11 @@ class Record:
 
     def __post_init__(self) -> None:
         parts = (self.dataset, self.threat, self.name)
-        if not all(re.fullmatch(r"\w[\w.+ -]*", part) for part in parts):
+        if not all(re.fullmatch(r"\w[\w.+ -]*", part) and len(part.encode()) <= LONGEST_NAME for part in parts):
             raise InputError(
-                expected="dataset, threat and name of letters, digits, spaces and . + - _, a letter or digit first",
-                got=repr("/".join(parts)),
+                expected="dataset, threat and name of letters, digits, spaces and . + - _, a letter or digit first, "
+                f"of at most {LONGEST_NAME} bytes each",
+                got=repr("/".join(parts))[: 4 * LONGEST_NAME],
                 remedy="Pass another name, e.g. Mine2026Better_WRN-28-10.",
             )
         if self.status not in get_args(Status):
@@ -204,16 +213,18 @@ class Record:
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
         numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in COST}
         texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
-        texts |= {f: getattr(r, f) or "" for f in OPTIONAL_TEXTS}
+        texts |= {f: "" if getattr(r, f) is None else getattr(r, f) for f in OPTIONAL_TEXTS}
         texts |= {f"{f}[{i}]": v for f in LISTS_OF_TEXTS for i, v in enumerate(getattr(r, f))}
         wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
-        wrong += [f for f, v in texts.items() if not isinstance(v, str)]
+        wrong += [f for f, v in texts.items() if not isinstance(v, str) or len(v) > LONGEST.get(f, LONGEST_TEXT)]
+        wrong += ["eps"] if r.eps is not None and not _is_radius(r.eps) else []
+        wrong += [f for f in LISTS_OF_TEXTS if len(getattr(r, f)) > MOST_TEXTS]
         wrong += [f for f in FLAGS if not isinstance(getattr(r, f), bool | None)]
-        wrong += [f for f in LISTS_OF_NUMBERS if len(getattr(r, f) or (0, 0)) != 2]
+        wrong += [f for f in LISTS_OF_NUMBERS if getattr(r, f) is not None and len(getattr(r, f)) != 2]
         if wrong:
             raise RunError(
                 expected=f"a record of {r.key} with valid texts, flags, finite numbers and percentages from 0 to 100",
-                got=f"invalid values in {', '.join(wrong)}",
+                got=f"invalid values in {', '.join(wrong[:10])}",
                 remedy="Put valid values into these fields, or leave the record out.",
             )
         return self
@@ -237,8 +248,9 @@ class Record:
     def from_json(cls, stored: Mapping[str, Any], **known: Any) -> "Record":
         """Return the record from data of `to_json` or of RobustBench; `known` supplies fields that `stored` lacks."""
         fields: dict[str, Any] = {ours: stored[theirs] for ours, theirs in PLAIN.items() if theirs in stored}
+        fields["eps"] = None if fields.get("eps") in NOTHING else fields.get("eps")
         percentages = {ours: stored[theirs] for ours, theirs in PERCENTAGES.items() if theirs in stored}
-        fields |= {ours: None if text is None else float(text) for ours, text in percentages.items()}
+        fields |= {ours: None if text in (None, *NOTHING) else _percentage(text) for ours, text in percentages.items()}
         fields |= {ours: stored[ours] for ours in OURS if ours in stored}
         fields |= {ours: tuple(stored[ours]) for ours in LISTS if stored.get(ours) is not None}
         if stored.get("cost") is not None:
@@ -256,7 +268,7 @@ class Record:
         place = Path(path)
         if place.suffix != ".json":
             place = place / self.dataset / self.threat / f"{self.name}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         shared = replace(self, run=None if self.run is None else Path(self.run).name)
         text = json.dumps(shared.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomic(place, f"{text}\n".encode())
@@ -269,9 +281,9 @@ def read(path: str | os.PathLike[str]) -> Record:
     above = place.resolve().parent
     known = {"dataset": above.parent.name, "threat": above.name, "name": place.stem, "status": "published"}
     try:
-        stored = json.loads(place.read_bytes())
-        return Record.from_json(stored, **({} if "id" in stored else known))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        stored = cleaned(read_json(place, RECORD_BYTES))
+        return Record.from_json(stored, **({} if "id" in stored else known)).check()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             expected=f"a leaderboard record in {place}",
             got=error_text(error),
@@ -282,16 +294,21 @@ def read(path: str | os.PathLike[str]) -> Record:
 def read_folder(folder: str | os.PathLike[str]) -> list[Record]:
     """Read every record in a folder and its subfolders, sorted by path.
 
-    Other JSON files are ignored: a record is an object with a clean accuracy.
+    JSON files of other things are ignored: a record is an object with a clean accuracy. A damaged file is an error.
     """
-    return [read(path) for path in sorted(Path(folder).rglob("*.json")) if _is_record(path)]
+    return [read(path) for path in record_files(folder)]
+
+
+def record_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of records in a folder and its subfolders, sorted by path; damaged JSON files count."""
+    return [path for path in sorted(Path(folder).rglob("*.json")) if _is_record(path)]
 
 
 def _is_record(path: Path) -> bool:
     try:
-        stored = json.loads(path.read_bytes())
-    except ValueError:
-        return path.name == RECORD  # a damaged record is an error, not ignored
+        stored = read_json(path, RECORD_BYTES)
+    except (OSError, ValueError):
+        return True  # a damaged record is an error, not ignored
     return isinstance(stored, dict) and "clean_acc" in stored
 
 
@@ -426,6 +443,18 @@ def percent(share: float) -> float:
 def interval_of(p: Proportion) -> Interval:
     """Return the 95 % interval of a proportion in per cent."""
     return percent(p.low), percent(p.high)
+
+
+def _percentage(value: object) -> float:
+    """Return a number, or the number in a text."""
+    return parse_number(value) if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+
+
+def _is_radius(text: object) -> bool:
+    try:
+        return isinstance(text, str) and (text == UNLIMITED or parse_number(text) > 0)
+    except ValueError:
+        return False
 
 
 def _fits(field: str, value: object) -> bool:

@@ -9,6 +9,7 @@ from brinell.errors import one_of
 from brinell.leaderboard.records import Record, ranked
 from brinell.report.text_tables import as_latex_table, as_markdown_table, latex_text, markdown_text
 from brinell.results.analyses import Table
+from brinell.untrusted import csv_cells
 
 # Field and heading; a column is left out if no record has a value.
 NUMBERS = {
@@ -53,7 +54,7 @@ def citation_key(record: Record) -> str:
 def bibtex(record: Record) -> str:
     """Return the BibTeX entry of a record's paper, with all known facts."""
     venue = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", record.venue))
-    place = re.sub(r"[,\s]*(?:\b[A-Z][a-z]{2}\.?\s+)?\b(?:19|20)\d\d\b.*$", "", venue)
+    place = without_date(venue)
     arxiv = re.search(r"arxiv\.org/(?:abs|pdf)/(\d{4}\.\d{4,5})", record.link)
     kind, where = "inproceedings", "booktitle"
     if place in JOURNALS:
@@ -97,13 +98,26 @@ def _latex(records: Sequence[Record]) -> str:
     return as_latex_table(_table(records, method), escaped=(1,))
 
 
+def without_date(venue: str) -> str:
+    """Return a venue without its date.
+
+    >>> [without_date(v) for v in ("arXiv, Mar 2021", "ICLR 2020", "TMLR, Aug 2024", "NeurIPS")]
+    ['arXiv', 'ICLR', 'TMLR', 'NeurIPS']
+    """
+    year = re.search(r"\b(?:19|20)\d\d\b", venue)
+    if year is None:
+        return venue
+    before = venue[: year.start()].rstrip(", ")
+    return re.sub(r"(?:^|[, ])[A-Z][a-z]{2}\.?$", "", before).rstrip(", ")
+
+
 def _csv(records: Sequence[Record]) -> str:
     out = io.StringIO()
     table, facts = _table(records, lambda r: r.name), ("title", "authors", "link", "licence")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*table.columns, *facts))
+    writer.writerow(csv_cells((*table.columns, *facts)))
     for row, r in zip(table.rows, records, strict=True):
-        writer.writerow((*row, *(getattr(r, f) for f in facts)))
+        writer.writerow(csv_cells((*row, *(getattr(r, f) for f in facts))))
     return out.getvalue()
 
 

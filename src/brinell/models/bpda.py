@@ -43,6 +43,18 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
+def straight_through(x: Tensor, value: Tensor) -> Tensor:
+    """Return `value` with the gradient of `x`, which has the same shape: the identity in the backward pass.
+
+    >>> x = torch.tensor([0.3], requires_grad=True)
+    >>> straight_through(x, x.round()).backward()
+    >>> x.grad.item()
+    1.0
+    """
+    result: Tensor = _BpdaFunction.apply(x, lambda _: value.detach().clone(), _identity)
+    return result
+
+
 def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
     """Return a module that computes `forward` but has the gradient of the function `backward` (default: the identity).
 
@@ -55,3 +67,12 @@ def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
     (0.25, 1.0)
     """
     return _Bpda(forward, backward or _identity)
+
+
+def has_bpda(module: nn.Module | None) -> bool:
+    """Return whether a part of the module has the gradient of another function on purpose.
+
+    >>> has_bpda(nn.Sequential(bpda(torch.round))), has_bpda(nn.ReLU()), has_bpda(None)
+    (True, False, False)
+    """
+    return module is not None and any(isinstance(part, _Bpda) for part in module.modules())

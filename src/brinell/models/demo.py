@@ -7,6 +7,8 @@ from jaxtyping import Float
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from brinell.ops.defaults import standard_defaults
+
 
 class DemoNet(nn.Module):
     """Two convolutions and two linear layers for grey images in [0, 1] of the ten Fashion-MNIST classes."""
@@ -29,6 +31,7 @@ class DemoNet(nn.Module):
         return logits
 
 
+@standard_defaults()
 def demo_net() -> nn.Module:
     """Return the trained `DemoNet` in evaluation mode and float32, with frozen parameters.
 

@@ -13,6 +13,7 @@ from brinell.core.references import References
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 from brinell.models.fast_copy.inference_copy import inference_copy
+from brinell.ops.defaults import with_gradients
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
 
@@ -22,7 +23,7 @@ def _column(values: Sequence[float] | float | None) -> Tensor | None:
     if values is None:
         return None
     try:
-        return torch.as_tensor(values, dtype=torch.float32).reshape(1, -1)
+        return with_gradients(torch.as_tensor(values, dtype=torch.float32, device="cpu").reshape(1, -1))
     except (TypeError, ValueError, RuntimeError):
         raise ModelError(
             expected="mean and std as numbers", got=repr(values)[:80], remedy="Give one number per channel."
@@ -80,7 +81,7 @@ class TorchClassifier(Classifier):
     def forward(self, x: Tensor) -> Output:
         """Return the logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
         # A copy, because a module may write into its input.
-        raw, features = self._run(self._normalised(x.clone()))
+        raw, features = self._run(self.normalised(x.clone()))
         if isinstance(raw, tuple | list):
             raw = raw[0]
         if not isinstance(raw, Tensor) or raw.ndim not in (1, 2) or len(raw) != len(x):
@@ -122,7 +123,8 @@ class TorchClassifier(Classifier):
             )
         return raw, outputs[0].flatten(1).float()
 
-    def _normalised(self, x: Tensor) -> Tensor:
+    def normalised(self, x: Tensor) -> Tensor:
+        """Return the input of the module for points x in [0, 1]."""
         if self.mean is not None:
             x = x - _broadcast(self.mean, x)
         return x if self.std is None else x / _broadcast(self.std, x)
@@ -154,7 +156,7 @@ class TorchClassifier(Classifier):
     def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "TorchClassifier":
         """Return the classifier with a frozen inference copy of its module; see `inference_copy`."""
         # Fusion could remove the layer that `features` names.
-        inputs = None if check_on is None or self.features else self._normalised(check_on)
+        inputs = None if check_on is None or self.features else self.normalised(check_on)
         return replace(self, module=inference_copy(self.module, dtype, inputs))
 
     def _modules(self) -> list[nn.Module]:

@@ -24,6 +24,15 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(rows(mask, a), a, b)
 
 
+def number_where(mask: Tensor, a: float, b: float) -> Tensor:
+    """Return `a` where the mask is true and `b` elsewhere, in float32 (torch.where uses the default dtype).
+
+    >>> number_where(torch.tensor([True, False]), 1.0, -1.0).tolist()
+    [1.0, -1.0]
+    """
+    return torch.full_like(mask, b, dtype=torch.float32).masked_fill(mask, a)
+
+
 def _each(function: Callable[..., Any], first: S, *others: S) -> S:
     """Apply a function to every tensor field of dataclasses, also of nested dataclasses; None stays None."""
     values = {f.name: _apply(function, [getattr(s, f.name) for s in (first, *others)]) for f in fields(first)}  # type: ignore[arg-type]

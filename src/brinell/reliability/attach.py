@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
 from brinell.checks.detector import fit_to_detector
+from brinell.core.attack import Requires
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
@@ -16,8 +17,8 @@ from brinell.errors import InputError, ModelError, PlanError, RunError, ThreatEr
 from brinell.evaluation import coerce
 from brinell.evaluation.plan import adapt
 from brinell.finding import Finding, Level
-from brinell.reliability.binarization.result import FAILED, PASSED, BinarizationTest
-from brinell.reliability.binarization.test import test_attack
+from brinell.reliability.binarization.result import FAILED, PASS, PASSED, BinarizationTest
+from brinell.reliability.binarization.test import run_tests, test_attack
 from brinell.reliability.probes.experiments import QUERIES
 from brinell.reliability.probes.indicators import NEIGHBOURS
 from brinell.reliability.probes.probe import probe
@@ -31,6 +32,13 @@ UNSUITED = (InputError, ModelError, PlanError, ThreatError)
 # The level of the stored check by the outcome of the test; an inconclusive test is "info".
 LEVELS: dict[str, Level] = {PASSED: "ok", FAILED: "warn"}
 SAMPLES, INNER = 64, 199
+SMALL_REFERENCE = "apgd-ce"
+# The small test that every evaluation makes by default: its share of the Run's passes, and its sizes, largest first:
+# samples, inner points and random points.
+COST_SHARE = 0.05
+SIZES = ((64, 199, 100), (32, 99, 50), (16, 49, 20), (16, 19, 5))
+# Its closeness κ, and the passes per sample that an attack which passes needs at most, with verification.
+SMALL_KAPPA, SMALL_PASSES = 0.99, 20
 REMEDY = "Pass the same model, threat and plan as in the evaluation."
 
 
@@ -133,6 +141,49 @@ def _require_same_attacks(identity: Identity, model: Classifier, data: Problem, 
         )
 
 
+def small_test_run(run: Run, classifier: Any, problem: Any, threat: Threat, plan: Any) -> Run:
+    """Run a small binarization test where the verdict would be *reliable* without it, and return the Run with it.
+
+    Method: as `test_run`, at one closeness κ, with the attacks of the plan that use gradients, without an audit. The
+    size is the largest of `SIZES` that costs at most 5 % of the Run's passes; an attack that fails takes longer. A
+    score whose interval lies below 0.95 is stored as a warning, and a low score with a wider interval as information.
+    If even the smallest size costs more, a note is stored instead.
+    """
+    known = any(check["name"] == NAME for check in run.checks)
+    if known or not run.finished or run.verdict.level != "reliable" or run.identity.plan.draws > 1:
+        return run
+    tested = _gradient_part(coerce.as_plan(plan), threat)
+    if tested is None or not len(run.survivors()):
+        return run
+    size = _affordable(run.cost.forwards + run.cost.backwards)
+    if size is None:
+        return _with_check(
+            run,
+            Finding(NAME, "info", f"{NOT_MADE}it would take more than {100 * COST_SHARE:g} % of the passes of the Run"),
+        )
+    n, inner, queries = size
+    (test,) = run_tests(
+        classifier, coerce.as_problem(problem)[:n], threat.subset(slice(n)), [tested], inner=inner,
+        levels=(SMALL_KAPPA,), random_queries=queries, reference=SMALL_REFERENCE, checked=True,
+        seed=run.identity.seed or 0, progress=False,
+    )  # fmt: skip
+    check = as_check(test)
+    narrow = check.level == "warn" and test.high >= PASS
+    return _with_check(run, replace(check, level="info") if narrow else check)
+
+
+def _affordable(passes: int) -> tuple[int, int, int] | None:
+    """Return the largest size of the small test that takes at most its share of these passes; None if none does."""
+    costs = {size: size[0] * (size[1] + 2 * size[2] + SMALL_PASSES) for size in SIZES}
+    return next((size for size, cost in costs.items() if cost <= COST_SHARE * passes), None)
+
+
+def _gradient_part(plan: Plan, threat: Threat) -> Plan | None:
+    """Return the plan with only the attacks that use gradients, without the audit; None if there are none."""
+    stages = [s for s in plan.stages_for(threat) if not s.is_audit and s.attack.requires is not Requires.LOGITS]
+    return replace(plan, stages=tuple(stages)) if stages else None
+
+
 class _Attached:
     """An extra step of `brinell.evaluate` that calls `function` on the finished Run, with its fields as keywords.
 
@@ -168,6 +219,17 @@ class WithTest(_Attached):
 
 
 @dataclass(frozen=True)
+class WithSmallTest(_Attached):
+    """The extra step of every evaluation unless `test=False`: a small binarization test (`small_test_run`).
+
+    >>> WithSmallTest().check
+    'active test'
+    """
+
+    check, function = NAME, small_test_run
+
+
+@dataclass(frozen=True)
 class WithProbe(_Attached):
     """An extra step, `brinell.evaluate(..., also=[WithProbe()])`: probe an attack of the plan (`probe_run`).
 
@@ -189,4 +251,5 @@ setattr(test_run, "__test__", False)  # noqa: B010
 
 def as_check(test: BinarizationTest) -> Finding:
     """Return a check with the outcome of a test: "ok" if it passed, "warn" if it failed, "info" if inconclusive."""
-    return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test))
+    score = test.score if test.n else None
+    return Finding(NAME, LEVELS.get(test.verdict, "info"), str(test), value=score, threshold=PASS)

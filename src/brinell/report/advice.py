@@ -4,7 +4,8 @@ ADVICE = {
     "failed-check": "Correct the model (evaluation mode, logits instead of probabilities, samples independent "
     "of their batch) and evaluate again.",
     "no-rows": "The data was empty or files are missing. Evaluate again.",
-    "check-that-warns": "Read the checks below; brinell probe analyses attacks that fail.",
+    "check-that-warns": "Read the checks below. If one is about gradients, evaluate again with --adaptive; "
+    "brinell probe analyses attacks that fail.",
     "unverified-adversarials": "The model may be randomised (use the plan autoattack-rand), or its samples may "
     "depend on their batch.",
     "unfinished": "Continue with brinell evaluate --resume. Until then the robust accuracy is an upper bound.",
@@ -12,15 +13,18 @@ ADVICE = {
     "guessing": "The clean accuracy is close to chance. Check normalisation, channel order and label order, and "
     "evaluate more samples.",
     "missing-classes": "Draw the samples at random from all classes of the model, and evaluate again.",
+    "too-few-samples": "Evaluate at least 100 samples, better 1,000.",
     "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
-    "audit": "Evaluate with an audit and --escalate (the full plan on all survivors), or use the plan autoattack.",
-    "black-box-wins": "The model probably masks its gradients. Run brinell probe, repair the gradients with "
-    "brinell.models.bpda, and evaluate again.",
+    "audit": "Evaluate at least 100 samples, pass --escalate (the full plan on all survivors), or use autoattack.",
+    "black-box-wins": "The model probably masks its gradients. Evaluate again with --adaptive, or repair the gradients "
+    "with brinell.models.bpda.",
+    "surrogate-wins": "Take the number as an upper bound. Write an attack for this defence, e.g. with "
+    "brinell.models.bpda.",
     "non-finite-logits": "Evaluate in float32, and remove divisions by zero and logarithms of zero from the model.",
-    "stood-still": "Run brinell probe. Repair zero gradients (brinell.models.bpda), use another loss, or evaluate in "
-    "float32.",
-    "probe-of-gradients": "Repair the gradients (brinell.models.bpda), average over more draws of a randomised model, "
-    "and evaluate again.",
+    "stood-still": "Evaluate again with --adaptive. Or repair zero gradients (brinell.models.bpda), use another "
+    "loss, or evaluate in float32.",
+    "probe-of-gradients": "Evaluate again with --adaptive. Or repair the gradients (brinell.models.bpda), and average "
+    "over more draws of a randomised model.",
     "probe-of-the-attack": "The attack fails on this model even without a radius. Attack the model that is evaluated, "
     "and try another loss or attack.",
     "probe-of-strength": "Give the attack more steps, or run the plan autoattack, and evaluate again.",

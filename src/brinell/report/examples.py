@@ -79,7 +79,7 @@ def adversarial_examples(
     table = run.rows().take(s.row[wanted].tolist())
     if table["adv_shard"].null_count:
         return Examples(note="This Run does not store its adversarials.")
-    stored = gather(run.path, table)
+    stored = gather(run.shards, table)
     if not _is_image(stored.x.shape[1:]):
         return Examples(note=f"Inputs of shape {stored.x.shape[1:]} are not images, so none are shown.")
     hashes = dict(zip(stored.ids.tolist(), table["x_sha256"].to_pylist(), strict=True))

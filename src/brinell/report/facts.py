@@ -1,8 +1,9 @@
 """A Run as plain data for scripts, computed from its rows."""
 
+from dataclasses import asdict
 from typing import Any
 
-from brinell.results import Audit, Proportion, Run
+from brinell.results import Audit, Layers, Proportion, Run
 
 
 def proportion(p: Proportion) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def proportion(p: Proportion) -> dict[str, Any]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Return a Run as JSON-compatible data: accuracies, cost, audit, verdict, and what was evaluated.
+    """Return a Run as JSON-compatible data: accuracies, cost, audit, layers, verdict, and what was evaluated.
 
     >>> facts(Run.open("tests/results/golden_run_v1"))["robust_accuracy"]["k"]
     2
@@ -31,10 +32,13 @@ def facts(run: Run) -> dict[str, Any]:
         ],
         "cost": {"forwards": run.cost.forwards, "backwards": run.cost.backwards, "seconds": run.cost.seconds},
         "audit": None if run.audit is None else _audit(run.audit),
+        "layers": None if run.layers is None else _layers(run.layers),
         "verdict": {
             "level": run.verdict.level,
             "reasons": list(run.verdict.reasons),
             "docs": [finding.anchor for finding in run.verdict.findings],
+            "evidence": list(run.verdict.evidence),
+            "untested": list(run.verdict.untested),
         },
         "notes": run.notes,
         "threat": run.identity.threat.raw,
@@ -42,6 +46,14 @@ def facts(run: Run) -> dict[str, Any]:
         "plan": run.identity.plan.name,
         "seed": run.identity.seed,
         "sentence": run.sentence(),
+    }
+
+
+def _layers(found: Layers) -> dict[str, Any]:
+    return {
+        "search": [asdict(stage) for stage in found.search],
+        "rings": [asdict(ring) for ring in found.rings],
+        "complete": found.complete,
     }
 
 

@@ -12,11 +12,12 @@ from brinell.errors import RunError
 from brinell.report.facts import facts
 from brinell.report.figures import costs
 from brinell.report.gate import accuracy_name, check_gate, required_verdict
-from brinell.report.paper_text import label, labels, threat_text
+from brinell.report.paper_text import label, labels, shared_paths, threat_text
 from brinell.report.text_tables import as_latex_table
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.analyses import Table
 from brinell.results.summary import eps_text
+from brinell.untrusted import csv_cells
 
 COLUMNS = (
     "run", "model", "data", "norm", "eps", "plan", "seed", "stage", "accuracy", "low", "high", "n", "attacked",
@@ -31,14 +32,18 @@ def pairs(runs: Sequence[Run]) -> list[tuple[int, int, Comparison | str]]:
         try:
             compared.append((i, j, compare(a, b)))
         except RunError as error:
-            compared.append((i, j, str(error)))
+            message = str(error)
+            for run, path in zip((a, b), shared_paths([a, b]), strict=True):
+                message = message.replace(str(run.path), path)
+            compared.append((i, j, message))
     return compared
 
 
 def as_json(runs: Sequence[Run]) -> str:
     """Return the facts of every Run and the comparisons as JSON."""
     compared = [_pair(i, j, c) for i, j, c in pairs(runs)]
-    return json.dumps({"runs": [_whole(run) for run in runs], "comparisons": compared}, indent=2) + "\n"
+    whole = [{**_whole(run), "path": path} for run, path in zip(runs, shared_paths(runs), strict=True)]
+    return json.dumps({"runs": whole, "comparisons": compared}, indent=2) + "\n"
 
 
 def as_csv(runs: Sequence[Run]) -> str:
@@ -46,17 +51,17 @@ def as_csv(runs: Sequence[Run]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for run in runs:
+    for path, run in zip(shared_paths(runs), runs, strict=True):
         identity, threat = run.identity, run.identity.threat
         eps = eps_text(threat.eps) if threat.per_sample else threat.eps
-        head = (str(run.path), label(run), identity.data.name, threat.norm, eps, identity.plan.name, identity.seed)
+        head = (path, label(run), identity.data.name, threat.norm, eps, identity.plan.name, identity.seed)
         after = {CLEAN: run.clean_accuracy, **dict(run.accuracy_after())}
         broken = {stage.attack: stage.broken for stage in run.stages()}
         broken[CLEAN] = run.clean_accuracy.n - run.clean_accuracy.k
         for stage, attacked, forwards, backwards, seconds, _ in costs(run)[1].rows[:-1]:
             p = after[str(stage)]
             row = (stage, p.value, p.low, p.high, p.n, attacked, broken[str(stage)], forwards, backwards, seconds)
-            writer.writerow([*head, *row, run.verdict.level])
+            writer.writerow(csv_cells([*head, *row, run.verdict.level]))
     return out.getvalue()
 
 
@@ -75,7 +80,8 @@ def as_markdown(runs: Sequence[Run]) -> str:
         for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
             alone = f" {own.get(stage.attack, '')} |" if own else ""
             lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |{alone}")
-        lines += ["", f"Verdict: {_cell(run.verdict)}", "", _cell(run.sentence())]
+        lines += ["", f"Verdict: {_cell(run.verdict)}", "", f"Evidence: {_cell(' '.join(run.verdict.evidence))}"]
+        lines += ["", f"Not tested: {_cell(' '.join(run.verdict.untested))}", "", _cell(run.sentence())]
     compared = [f"- {_cell(_difference(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
 
@@ -138,7 +144,8 @@ def as_junit(runs: Sequence[Run], percent: float | None = None, require: str | N
 
 def _cases(run: Run, percent: float | None, require: str | None) -> list[tuple[str, str, bool]]:
     """Return (name, message, failed) for each test of the release gate and each check."""
-    failed = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
+    messages = {f.name: f"{f.message} {f.remedy}".strip() for f in check_gate(run, percent, require)}
+    failed = {name: message.replace(str(run.path), run.path.name) for name, message in messages.items()}
     invalid = {"verdict": str(run.verdict)} if run.verdict.level == "invalid" else {}
     passed = {"verdict": str(run.verdict)}
     if required_verdict(percent, require) is not None:

@@ -1,7 +1,10 @@
 """Text for a paper: a paragraph about a Run, and its references."""
 
+import os
 import re
 import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
 
 from brinell.results import Run
 from brinell.results.summary import eps_text, mask_text
@@ -14,12 +17,26 @@ def label(run: Run) -> str:
     return run.identity.model.name or run.path.name or str(run.path)
 
 
+def shared_paths(runs: Sequence[Run]) -> list[str]:
+    """Return the folders of the Runs for a text to share: below the folder that has them all, without what is above.
+
+    >>> shared_paths([Run.open("tests/results/golden_run_v1")])
+    ['golden_run_v1']
+    """
+    parents = [os.path.abspath(run.path.parent) for run in runs]
+    try:
+        above = os.path.commonpath(parents)
+    except ValueError:  # on different drives
+        return [run.path.name for run in runs]
+    return [Path(os.path.relpath(os.path.abspath(run.path), above)).as_posix() for run in runs]
+
+
 def labels(runs: list[Run]) -> list[str]:
     """Return distinct names of the Runs: the model, followed by plan, folder or path if several Runs share a model."""
     names = [label(run) for run in runs]
     plans = [f"{name}, {run.identity.plan.name}" for name, run in zip(names, runs, strict=True)]
     folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
-    paths = [f"{name} ({run.path})" for name, run in zip(names, runs, strict=True)]
+    paths = [f"{name} ({path})" for name, path in zip(names, shared_paths(runs), strict=True)]
     for candidates in (names, plans, folders, paths):
         if len(set(candidates)) == len(candidates):
             return candidates

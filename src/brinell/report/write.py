@@ -9,6 +9,7 @@ from brinell.report.document import document
 from brinell.report.examples import SampleSource
 from brinell.report.formats import as_csv, as_json, as_junit, as_latex, as_markdown
 from brinell.results import Run
+from brinell.storage import write_output
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".tex": "tex", ".json": "json", ".csv": "csv", ".xml": "junit"}
 PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {
@@ -70,14 +71,7 @@ def write(
 
 def save(path: Path, made: str) -> Path:
     """Write the text of a report to a file and return its path."""
-    try:
-        path.write_text(made, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            expected="a file that can be written",
-            got=f"{path} ({error.strerror})",
-            remedy="Create the folder first, or pass another path.",
-        ) from error
+    write_output(path, made)
     return path
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 from brinell.environment import version
 from brinell.errors import BrinellError, InputError, RunError
+from brinell.ops.defaults import standard_defaults
 from brinell.reproduce.catalogue import find
 from brinell.reproduce.exhibit import CALCULATED, MEASURED, RECORDS, Exhibit
 from brinell.reproduce.setup import Setup, without_folders
 from brinell.results import Run
 from brinell.results.analyses import AnalysisReport, Cell, Table
-from brinell.results.format.files import write_atomic
 from brinell.results.format.manifest import MANIFEST
+from brinell.storage import make_folder, write_atomic
+from brinell.untrusted import read_json
 
 RESULT, TEXT, PICTURE = "result.json", "result.md", "result.svg"
 
@@ -61,8 +63,8 @@ class Reproduction:
     def open(cls, folder: Path) -> "Reproduction":
         """Return the result stored in a folder."""
         try:
-            return cls.from_json(json.loads((folder / RESULT).read_text()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls.from_json(read_json(folder / RESULT, finite=False))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 expected=f"a {RESULT} that brinell reproduce wrote",
                 got=f"the folder {folder} ({error})",
@@ -122,6 +124,7 @@ def _text(cell: Cell) -> str:
     return text.replace("|", "\\|")
 
 
+@standard_defaults()
 def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
     """Run an exhibit, such as mm/table-2, and store result.json, result.md and result.svg in the folder `setup.out`.
 
@@ -139,7 +142,7 @@ def reproduce(name: str, setup: Setup | None = None) -> Reproduction:
     given.check(name, exhibit.uses)
     resumed, start = any(given.folder(".").glob("*")), time.perf_counter()
     report = exhibit.measure(given)
-    given.out.mkdir(parents=True, exist_ok=True)
+    make_folder(given.out)
     picture = _draw(report, given.out)
     result = Reproduction(
         exhibit, report, given.to_json(), command(name, given), time.perf_counter() - start, version(), picture,

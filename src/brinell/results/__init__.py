@@ -1,10 +1,11 @@
 """Runs on disk and everything that is computed from them; needs pyarrow, numpy and safetensors, never torch.
 
 `run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges whether the result
-can be trusted. `audit_bound` bounds how many samples a short plan missed, `repeats` measures how the accuracies of a
-randomised model vary, `seeds` measures how the robust accuracy varies with the seed. `compare` and `merge` take several
-Runs, `summary` describes a Run as text, and `analyses` stores reports in the folder of a Run. `format` is the format on
-disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
+can be trusted, and `evidence` lists what that rests on. `audit_bound` bounds how many samples a short plan missed,
+`layers` has the rest of its evidence, `repeats` measures how the accuracies of a randomised model vary, `seeds`
+measures how the robust accuracy varies with the seed. `compare` and `merge` take several Runs, `summary` describes a
+Run as text, and `analyses` stores reports in the folder of a Run. `format` is the format on disk. Evaluations write
+Runs; verification, reports, curves and leaderboards read them.
 """
 
 from brinell.results.audit_bound import Audit
@@ -13,6 +14,7 @@ from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, new_manifest
 from brinell.results.format.schema import AUDIT, CLEAN, ROWS, SCHEMA_VERSION, Evidence, conform, counted, is_evidence
 from brinell.results.format.writer import Writer
+from brinell.results.layers import Layers
 from brinell.results.merge import merge
 from brinell.results.repeats import Repeats, repeated
 from brinell.results.row_queries import Cost, StageResult
@@ -33,6 +35,7 @@ __all__ = [
     "Difference",
     "Evidence",
     "Interval",
+    "Layers",
     "Proportion",
     "Repeats",
     "Run",

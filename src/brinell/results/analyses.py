@@ -3,15 +3,20 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from brinell.errors import RunError
-from brinell.results.format.files import write_atomic
+from brinell.results.format.manifest import MANIFEST, SEAL, decode, seal
 from brinell.results.statistics import Interval, Proportion
+from brinell.storage import make_folder, write_output
+from brinell.untrusted import cleaned, read_json
 
 FOLDER, END = "analyses", ".json"
+# The field that says which Run an analysis belongs to.
+OF = "run"
 
 Cell = str | int | float | None
+FigureKind = Literal["bars", "line", "steps", "points", "matrix"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Figure:
     """
 
     title: str
-    kind: Literal["bars", "line", "steps", "points", "matrix"]
+    kind: FigureKind
     x: str
     y: str
     series: tuple[Series, ...]
@@ -101,16 +106,40 @@ class AnalysisReport:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "AnalysisReport":
         """Return the report from the data that `to_dict` returned."""
+        _refuse_types(data)
         tables = [Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in data["tables"]]
         figures = [Figure(**{**f, "series": tuple(map(_series, f["series"]))}) for f in data["figures"]]
         return cls(data["kind"], data["title"], data["summary"], tuple(tables), tuple(figures))
 
     def save(self, run: Path) -> Path:
         """Write the report into a Run's folder, replacing an older report of the same kind; return the file's path."""
-        (run / FOLDER).mkdir(exist_ok=True)
+        make_folder(run / FOLDER)
         path = run / FOLDER / f"{self.kind}{END}"
-        write_atomic(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode())
+        data = {**self.to_dict(), OF: _run_id(run)}
+        write_output(path, json.dumps(seal(data), indent=1) + "\n")
         return path
+
+
+def _run_id(run: Path) -> str | None:
+    """Return what tells a Run from all others, None for a Run without checksums."""
+    checksums = decode(run).checksums if (run / MANIFEST).exists() else None
+    return None if checksums is None else str(checksums.get("start"))
+
+
+def _refuse_types(data: dict[str, Any]) -> None:
+    """Raise a TypeError unless all texts are text, and all cells and points are text, numbers or None."""
+    tables, figures = data["tables"], data["figures"]
+    series = [s for f in figures for s in f["series"]]
+    texts = [*(data[k] for k in ("kind", "title", "summary")), *(t["title"] for t in tables)]
+    texts += [*(c for t in tables for c in t["columns"]), *(s["name"] for s in series)]
+    texts += [f[k] for f in figures for k in ("title", "kind", "x", "y")]
+    cells = [c for t in tables for row in t["rows"] for c in row] + [x for s in series for x in s["x"]]
+    numbers = [v for s in series for k in ("y", "low", "high") for v in s[k]]
+    for values, kinds in ((texts, str), (cells, str | int | float | None), (numbers, int | float | None)):
+        if not all(isinstance(value, kinds) for value in values):
+            raise TypeError("a value of a wrong type")
+    if not all(f["kind"] in get_args(FigureKind) for f in figures):
+        raise ValueError("a figure of an unknown kind")
 
 
 def _series(data: dict[str, Any]) -> Series:
@@ -122,8 +151,15 @@ def saved(run: Path) -> list[AnalysisReport]:
     reports = []
     for path in sorted((run / FOLDER).glob(f"*{END}")):
         try:
-            reports.append(AnalysisReport.from_dict(json.loads(path.read_text())))
-        except (ValueError, KeyError, TypeError) as error:
+            data = read_json(path, finite=False)
+            if SEAL in data and data[SEAL] != seal(data)[SEAL]:  # earlier versions wrote no checksum
+                raise ValueError(f"other content than its own field {SEAL} says")
+            if SEAL not in data and set(data) - set(AnalysisReport.__dataclass_fields__):
+                raise ValueError("unknown fields")
+            if data.get(OF) != _run_id(run) and SEAL in data:
+                raise ValueError("the analysis of another Run")
+            reports.append(AnalysisReport.from_dict(cleaned(data)))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OSError) as error:
             got, remedy = f"{path}: {error}", "Delete the file and run the analysis again."
             raise RunError(expected="an analysis that Brinell wrote", got=got, remedy=remedy) from error
     return reports

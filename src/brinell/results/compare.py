@@ -7,11 +7,11 @@ import numpy as np
 
 from brinell.errors import RunError
 from brinell.results import row_queries
+from brinell.results.evidence import n_samples
 from brinell.results.format.manifest import differences
 from brinell.results.format.schema import Evidence, is_evidence
 from brinell.results.run import Run
 from brinell.results.statistics import Difference, Proportion, mcnemar, paired_difference
-from brinell.results.verdict import n_samples
 
 SIGNIFICANCE = 0.05
 

@@ -1,8 +1,8 @@
 """Merge Runs on different parts of the data into one Run."""
 
 import hashlib
+import json
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,20 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
 from brinell.results import row_queries
-from brinell.results.format.manifest import differences, material, new_manifest
+from brinell.results.format import files
+from brinell.results.format.manifest import decode, differences, encode, material, new_manifest
+from brinell.results.format.schema import ROWS
+from brinell.results.format.shards import Shards
 from brinell.results.format.writer import Writer
 from brinell.results.run import Run, gather
 
 SHARD_ROWS = 2048
 PER_SAMPLE = "one per sample"
 KEPT = ("environment", "created", "finished", "wall_seconds")
+# Fields that an interrupted merge may have written before the merged Runs changed.
+UPDATED = ("wall_seconds", "checks", "notes", "merged_from")
+# Columns that say where an adversarial is stored.
+REFERENCES = ("adv_shard", "adv_row")
 
 
 def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Run:
@@ -27,7 +34,7 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
 
     The Runs must have the same identity except for `data`. If samples have their own radii, a sample must have the same
     radius in every Run. If two Runs have a row of the same sample and attack, one row is kept; different outcomes raise
-    a RunError. The result does not depend on the order of `paths`.
+    a RunError. The result does not depend on the order of `paths`. An interrupted merge is continued by the same call.
 
     >>> merge([], "nowhere")
     Traceback (most recent call last):
@@ -37,19 +44,49 @@ def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) 
         raise InputError(expected="at least one Run to merge", got="none", remedy="Pass the folders of the Runs.")
     runs = sorted(map(Run.open, paths), key=lambda run: (str(run.identity.data.fingerprint), str(run.path)))
     _refuse_different(runs)
+    for run in runs:
+        run.shards.check_hashes()
     # Checked before the rows, whose error would only say that two outcomes differ.
     radii = _merged_radii(runs)
     table, origin = _merged_rows(runs)
-    out = Path(out)
-    with Writer.create(out, _merged_manifest(runs, row_queries.samples(table), radii)) as writer:
-        try:
-            for start in range(0, table.num_rows, SHARD_ROWS):
-                _copy(writer, runs, table.slice(start, SHARD_ROWS), origin[start : start + SHARD_ROWS])
-            writer.update(finished=all(run.finished for run in runs))
-        except BaseException:
-            shutil.rmtree(out, ignore_errors=True)
-            raise
+    out, manifest = Path(out), _merged_manifest(runs, row_queries.samples(table), radii)
+    with _writer(out, manifest, table) as writer:
+        for start in range(len(_stored_rows(out)), table.num_rows, SHARD_ROWS):
+            _copy(writer, runs, table.slice(start, SHARD_ROWS), origin[start : start + SHARD_ROWS])
+        finished = all(run.finished for run in runs)
+        if writer.stored.finished != finished:
+            writer.update(finished=finished, **{key: manifest[key] for key in UPDATED})
     return Run.open(out)
+
+
+def _writer(out: Path, manifest: dict[str, Any], table: pa.Table) -> Writer:
+    """Return the writer of a new Run, or of the Run of the same merge that was interrupted or is already done."""
+    if not files.shards(out):
+        return Writer.create(out, manifest)
+    refusal = RunError(
+        expected="a new or empty folder, or the result of the same merge",
+        got=f"{out}, which holds another Run",
+        remedy="Choose another folder with out= (--out).",
+    )
+    if material(differences(decode(out).identity.raw, json.loads(encode(manifest))["identity"])):
+        raise refusal
+    writer = Writer.resume(out, manifest)
+    done = _stored_rows(out)
+    if not _equal(done, table.slice(0, len(done)).drop_columns(list(REFERENCES))):
+        writer.close()
+        raise refusal
+    return writer
+
+
+def _stored_rows(run: Path) -> pa.Table:
+    return Shards.open(run).all_rows([name for name in ROWS.names if name not in REFERENCES])
+
+
+def _equal(a: pa.Table, b: pa.Table) -> bool:
+    """Return whether two tables have the same rows; NaN equals NaN."""
+    return len(a) == len(b) and all(
+        a[name].equals(b[name]) or repr(a[name].to_pylist()) == repr(b[name].to_pylist()) for name in a.column_names
+    )
 
 
 def _refuse_different(runs: Sequence[Run]) -> None:
@@ -111,7 +148,7 @@ def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_quer
     gathered, places = [], []
     for i in np.unique(origin[stored]):
         from_run = stored & (origin == i)
-        gathered.append(gather(runs[i].path, table.filter(pa.array(from_run))))
+        gathered.append(gather(runs[i].shards, table.filter(pa.array(from_run))))
         places.append(np.flatnonzero(from_run))
     if not gathered:
         return writer.append(table)

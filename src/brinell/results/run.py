@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.errors import RunError
+from brinell.errors import MissingExtra, RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.audit_bound import audit
 from brinell.results.format import files
 from brinell.results.format.manifest import MANIFEST, Manifest, decode
 from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
+from brinell.results.format.shards import Shards
+from brinell.results.layers import layers
 from brinell.results.repeats import repeated
 from brinell.results.row_queries import Cost, Ids, StageResult
 from brinell.results.statistics import Proportion
@@ -30,9 +32,11 @@ class Run:
     `manifest` is the manifest as stored, a plain JSON object. `identity` says what was evaluated: threat, criterion,
     plan, model, data, seed and precision. `environment` has versions and hardware, `notes` says how the plan was
     adapted to the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` is the wall-clock time.
-    `finished` says whether the evaluation is complete, and `images` says whether the adversarials were kept. `verdict`
-    judges whether the result can be trusted. `audit` bounds how many samples a short plan missed (None without an
-    audit). `repeats` has the spread of the accuracies of a randomised model (None for other models).
+    `finished` says whether the evaluation is complete, and `images` says whether the adversarials were kept. `shards`
+    are the files of rows and adversarials, with their checksums. `verdict`
+    judges whether the result can be trusted. `audit` bounds how many samples a short plan missed, and `layers` is the
+    rest of its evidence (None without an audit). `repeats` has the spread of the accuracies of a randomised model (None
+    for other models).
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -44,10 +48,15 @@ class Run:
         self.identity, self.environment, self.notes = manifest.identity, manifest.environment, list(manifest.notes)
         self.created, self.wall_seconds = manifest.created, manifest.wall_seconds
         self.finished, self.images = manifest.finished, manifest.images
+        self.shards = Shards.open(path, manifest)
 
     @classmethod
     def open(cls, path: "Run | str | os.PathLike[str]") -> "Run":
-        """Open the Run in a folder, even while it is being written; a Run object is returned unchanged."""
+        """Open the Run in a folder, even while it is being written; a Run object is returned unchanged.
+
+        Raise a RunError if the manifest is damaged, or if a file is missing or has another size than the Run lists.
+        The content of a file is compared with its hash whenever it is read.
+        """
         if isinstance(path, Run):
             return path
         return cls(Path(path), decode(Path(path)))
@@ -60,18 +69,14 @@ class Run:
         return merge(paths, out)
 
     @cached_property
-    def _shards(self) -> list[str]:
-        return files.shards(self.path)
-
-    @cached_property
     def _table(self) -> pa.Table:
-        return row_queries.arrange(files.read_all_rows(self.path, self._shards), self.attacks)
+        return row_queries.arrange(self.shards.all_rows(), self.attacks)
 
     @cached_property
     def _numbers(self) -> pa.Table:
         if "_table" in self.__dict__:
             return self._table.select(NUMBERS)
-        table = files.read_all_rows(self.path, self._shards, NUMBERS)
+        table = self.shards.all_rows(NUMBERS)
         if row_queries.has_repetitions(table):
             return self._table.select(NUMBERS)  # all columns are needed to see whether repetitions agree
         return row_queries.arrange(table, self.attacks)
@@ -84,11 +89,16 @@ class Run:
         """Return all rows with only the columns that accuracies, costs and the verdict need, to save memory."""
         return self._numbers
 
+    def margins(self) -> pa.Table:
+        """Return all rows with only the columns that say how near the decision boundary the attacks came."""
+        columns = ("sample_id", "attack", "clean_margin", "adv_margin")
+        return self._table.select(columns) if "_table" in self.__dict__ else self.shards.all_rows(columns)
+
     @cached_property
     def chance_accuracy(self) -> float | None:
         """The accuracy that guessing reaches on these samples; None if unknown."""
         columns = ("sample_id", "attack", "label", "clean_pred")
-        table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
+        table = self._table if "_table" in self.__dict__ else self.shards.all_rows(columns)
         return row_queries.chance_accuracy(table, self.identity.model.classes)
 
     @property
@@ -97,7 +107,7 @@ class Run:
         classes, columns = self.identity.model.classes, ("attack", "label")
         if not classes:
             return 0
-        table = self._table if "_table" in self.__dict__ else files.read_all_rows(self.path, self._shards, columns)
+        table = self._table if "_table" in self.__dict__ else self.shards.all_rows(columns)
         return row_queries.missing_classes(table, classes)
 
     @property
@@ -107,6 +117,10 @@ class Run:
 
     def adversarials(self) -> files.Adversarials:
         """Return the verified adversarials, one per broken sample (the nearest), sorted by sample id."""
+        return gather(self.shards, self.nearest_rows())
+
+    def nearest_rows(self) -> pa.Table:
+        """Return the rows of the verified adversarials, one per broken sample (the nearest), sorted by sample id."""
         if not self.images:
             raise RunError(
                 expected="a Run that keeps its adversarials",
@@ -120,7 +134,7 @@ class Run:
         ids = row_queries.ids_of(table)
         order = np.lexsort((distance, ids))  # stable: the earlier attack wins a tie
         _, first = np.unique(ids[order], return_index=True)
-        return gather(self.path, table.take(order[first]))
+        return table.take(order[first])
 
     @property
     def attacks(self) -> list[str]:
@@ -204,6 +218,7 @@ class Run:
         return row_queries.cost(self.numbers())
 
     audit = cached_property(audit)
+    layers = cached_property(layers)
     repeats = cached_property(repeated)
     verdict = cached_property(judge)
     sentence = sentence
@@ -251,7 +266,20 @@ class Run:
     __str__ = summary
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}, {'finished' if self.finished else 'unfinished'}>"
+        i, state = self.identity, "finished" if self.finished else "unfinished"
+        what = f"{i.model.name or 'unnamed model'}, {i.threat.norm} {i.threat.eps_text or i.threat.eps}, {i.plan.name}"
+        try:
+            return f"<Run {self.path}: {what}, {state}, robust {self.robust_accuracy}>"
+        except RunError:
+            return f"<Run {self.path}: {what}, {state}, damaged>"
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a pandas DataFrame (needs pandas)."""
+        try:
+            return self.rows().to_pandas()
+        except ImportError:
+            got, remedy = "an installation without it", "Install it: pip install pandas."
+            raise MissingExtra(expected="pandas, for a DataFrame of the rows", got=got, remedy=remedy) from None
 
     def _accuracy(self, attacks: Sequence[str] | None) -> Proportion:
         return Proportion(len(row_queries.survivors(self.numbers(), attacks)), len(row_queries.samples(self.numbers())))
@@ -263,18 +291,24 @@ def _plots() -> Any:
     return plots
 
 
-def gather(path: Path, table: pa.Table) -> files.Adversarials:
-    """Return the stored adversarials of the given rows, in the order of the rows, from the Run's folder `path`."""
+def gather(run: Shards, table: pa.Table) -> files.Adversarials:
+    """Return the stored adversarials of the given rows of a Run, in the order of the rows."""
     ids = row_queries.ids_of(table)
     shards = np.array(table["adv_shard"].to_pylist(), dtype=object)
     place = np.asarray(pc.fill_null(table["adv_row"], -1), dtype=np.int64)
     x: Any = None
     for shard in sorted(set(shards)):
         rows = shards == shard
-        stored = files.read_adversarials(files.adversarials_file(path, shard))
-        _check_ids(path, shard, stored.ids, place[rows], ids[rows])
+        stored = run.adversarials(shard)
+        _check_ids(run.run, shard, stored.ids, place[rows], ids[rows])
         if x is None:
             x = np.empty((len(ids), *stored.x.shape[1:]), np.float32)
+        if x.shape[1:] != stored.x.shape[1:]:
+            raise RunError(
+                expected="adversarials of one shape",
+                got=f"the shapes {x.shape[1:]} and {stored.x.shape[1:]}",
+                remedy="Restore the Run from a copy, or evaluate into a new folder.",
+            )
         x[rows] = stored.x[place[rows]]
     # Copied: arrow's arrays are read-only, and torch warns about that.
     return files.Adversarials(ids.copy(), np.zeros(0, np.float32) if x is None else x)

@@ -29,34 +29,51 @@ def wilson(k: int | float, n: int, confidence: float = 0.95) -> tuple[float, flo
     return (0.0 if k == 0 else max(0.0, centre - half)), (1.0 if k == n else min(1.0, centre + half))
 
 
-@dataclass(frozen=True)
-class Proportion:
-    """The proportion k / n with its 95 % Wilson interval.
+class Proportion(float):
+    """The proportion k / n with its 95 % Wilson interval; a float in every calculation, nan when n is 0.
 
     >>> print(Proportion(478, 1000))
     47.8 % [44.7, 50.9], n = 1,000
-    >>> float(Proportion(1, 4)), Proportion(0, 0).low, Proportion(0, 0).high
-    (0.25, 0.0, 1.0)
+    >>> import json
+    >>> p = Proportion(1, 4)
+    >>> p < 0.5, round(100 * p), f"{p:.2f}", json.dumps([p])
+    (True, 25, '0.25', '[0.25]')
+    >>> Proportion(0, 0).low, Proportion(0, 0).high
+    (0.0, 1.0)
     """
 
+    __slots__ = ("k", "n")
     k: int
     n: int
 
-    def __post_init__(self) -> None:
-        _check_counts(self.k, self.n)
+    def __new__(cls, k: int, n: int) -> "Proportion":
+        _check_counts(k, n)
+        self = super().__new__(cls, k / n if n else math.nan)
+        object.__setattr__(self, "k", k)
+        object.__setattr__(self, "n", n)
+        return self
+
+    def __reduce__(self) -> tuple[type["Proportion"], tuple[int, int]]:
+        return type(self), (self.k, self.n)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a Proportion cannot be changed: {name}")
 
     @classmethod
     def of(cls, mask: Any) -> "Proportion":
         """Return the share of true values in a boolean array or tensor."""
         return cls(int(mask.sum()), len(mask))
 
-    def __float__(self) -> float:
-        return self.value
+    def __eq__(self, other: object) -> bool:
+        # Two proportions are equal if their counts are; so are two without samples.
+        return (self.k, self.n) == (other.k, other.n) if isinstance(other, Proportion) else super().__eq__(other)
+
+    __hash__ = float.__hash__
 
     @property
     def value(self) -> float:
         """The fraction k / n, or nan when n is 0."""
-        return self.k / self.n if self.n else math.nan
+        return float(self)
 
     @property
     def low(self) -> float:
@@ -67,6 +84,9 @@ class Proportion:
     def high(self) -> float:
         """Upper end of the 95 % Wilson interval."""
         return wilson(self.k, self.n)[1]
+
+    def __repr__(self) -> str:
+        return f"Proportion(k={self.k}, n={self.n})"
 
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}], n = {self.n:,}"
@@ -178,6 +198,25 @@ def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[i
     low = _first(lambda marked: _drawn(k, m, marked, population)[1] > 1 - confidence, k, population - m + k)
     high = _first(lambda marked: _drawn(k, m, marked, population)[0] <= 1 - confidence, k, population - m + k + 1) - 1
     return low, high
+
+
+def sample_size(marked: int, population: int, confidence: float = 0.95) -> int:
+    """Return how many of `population` items to draw so that one of `marked` items is drawn with this confidence.
+
+    Method: the smallest number for which the hypergeometric probability to draw no marked item is at most
+    1 - confidence. It is the inverse of `hidden`: if none is drawn, at most `marked` - 1 are marked.
+
+    >>> sample_size(25, 500), sample_size(1, 500), sample_size(5, 5), sample_size(1, 0)
+    (56, 476, 1, 0)
+    >>> hidden(0, sample_size(25, 500), 500)[1]
+    24
+    """
+    _check_counts(marked, max(population, marked))
+    _z(confidence)
+    if not population:
+        return 0
+    marked = max(1, min(marked, population))
+    return _first(lambda m: _drawn(0, m, marked, population)[0] <= 1 - confidence, 1, population - marked + 1)
 
 
 def _first(condition: Callable[[int], bool], low: int, high: int) -> int:

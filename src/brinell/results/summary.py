@@ -27,7 +27,9 @@ def sentence(run: "Run") -> str:
         f"{f' samples of {data}' if data else ''}) against the plan {plan.name}"
     )
     text += f" [{plan.citation}]" if plan.citation else ""
-    if run.audit is not None and not run.audit.complete:
+    # A small random sample beside other evidence says little about how much was missed.
+    layered = run.layers is not None and bool(run.layers.rings)
+    if run.audit is not None and not run.audit.complete and not (layered and run.audit.too_small(p)):
         fallen = f"would lower it by at most {100 * run.audit.bound:.1f} points (95 %, from the audit)"
         text += f"; the full plan ({', '.join(run.audit.attacks)}) {fallen}"
     if run.identity.criterion == EVADE:
@@ -64,6 +66,8 @@ def summary(run: "Run") -> str:
         _stages(run),
         _cost(run),
         f"verdict   {run.verdict}",
+        f"evidence  {' '.join(run.verdict.evidence)}",
+        f"untested  {' '.join(run.verdict.untested)}",
         "\n".join(["notes", *(f"  - {note}" for note in run.notes)]) if run.notes else "",
         run.sentence(),
     ]
@@ -124,6 +128,8 @@ def _accuracies(run: "Run") -> str:
         lines.append(f"single passes     {run.repeats}")
     if run.audit is not None:
         lines.append(f"audit             {run.audit}")
+    if run.layers is not None:
+        lines += [f"{'' if i else 'evidence':<17} {line}" for i, line in enumerate(run.layers.lines)]
     return "\n".join(lines)
 
 

@@ -1,16 +1,15 @@
 """The verdict: can the robust accuracy be trusted? One table of rules, each with its message."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.finding import Finding, Level
 from brinell.results import row_queries
+from brinell.results.evidence import as_sentence, evidence, least_effort, n_samples, untested
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
@@ -31,7 +30,8 @@ FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "wa
 class Verdict:
     """The verdict on a Run: how far the Run can be trusted (`level`), and the findings that lower the level.
 
-    The `anchor` of a finding is its section in the documentation.
+    The `anchor` of a finding is its section in the documentation. `evidence` lists what the verdict rests on, each with
+    its number, and `untested` what was not tested.
 
     >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
     suspicious: The Run is not finished.
@@ -41,6 +41,8 @@ class Verdict:
 
     level: VerdictLevel
     findings: tuple[Finding, ...] = ()
+    evidence: tuple[str, ...] = field(default=(), compare=False)
+    untested: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -64,11 +66,11 @@ def judge(run: "Run") -> Verdict:
         for message in rule(run)
     ]
     worst = max((level for level, _ in judged), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
-    return Verdict(worst, tuple(finding for _, finding in judged))
+    return Verdict(worst, tuple(finding for _, finding in judged), tuple(evidence(run)), tuple(untested(run)))
 
 
 def _checked(level: Level, verb: str) -> Callable[["Run"], Iterable[str]]:
-    return lambda run: (f"Check {c.name} {verb}: {_sentence(c.message)}" for c in run.findings if c.level == level)
+    return lambda run: (f"Check {c.name} {verb}: {as_sentence(c.message)}" for c in run.findings if c.level == level)
 
 
 def _empty(run: "Run") -> Iterable[str]:
@@ -147,6 +149,20 @@ def _missing_classes(run: "Run") -> Iterable[str]:
     )
 
 
+# With fewer samples the verdict would depend on which ones were drawn.
+FEWEST = 100
+
+
+def _too_few(run: "Run") -> Iterable[str]:
+    n, survivors = run.clean_accuracy.n, len(run.survivors())
+    strong = run.identity.plan.strength in STRONG  # a weak plan has a rule of its own
+    if strong and run.finished and 0 < n < FEWEST and survivors:
+        yield (
+            f"Too few samples to tell: {n_samples(n)}, of which {survivors} withstood the attacks, while checks and "
+            f"attacks need at least {FEWEST} to see a model that only seems robust. Evaluate more samples."
+        )
+
+
 def _weak(run: "Run") -> Iterable[str]:
     weak, upper = f"The plan {run.identity.plan.name} is weak:", "the robust accuracy is only an upper bound"
     if run.identity.plan.strength in STRONG:
@@ -182,7 +198,7 @@ def _shortfalls(run: "Run") -> Iterable[str]:
         return
     gradient = [s.name for s in stages if not s.black_box]
     black_box = [s.name for s in stages if s.black_box]
-    steps = _least_effort(run, gradient, "backwards", survivors)
+    steps = least_effort(run, gradient, "backwards", survivors)
     if not gradient:
         yield "none of its attacks uses gradients"
     elif steps < STEPS:
@@ -190,22 +206,11 @@ def _shortfalls(run: "Run") -> Iterable[str]:
     # An audit checks what the first stage missed; on a randomised model every attack is one more draw.
     if audit or plan.draws > 1:
         return
-    queries = _least_effort(run, black_box, "forwards", survivors)
+    queries = least_effort(run, black_box, "forwards", survivors)
     if not black_box:
         yield "it has no black-box attack, so masked gradients would go unnoticed"
     elif queries < QUERIES:
         yield f"its black-box attacks made only {queries} queries on some survivors (at least {QUERIES} expected)"
-
-
-def _least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
-    """Return the smallest total of passes (forwards or backwards) that all `attacks` spent on a sample of `ids`."""
-    table = run.numbers()
-    chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
-    at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]
-    keep = np.isin(at, ids)
-    total = np.zeros(len(ids), dtype=np.int64)
-    np.add.at(total, np.searchsorted(ids, at[keep]), passes[keep])
-    return int(total.min())
 
 
 def _claimed(run: "Run") -> Iterable[str]:
@@ -226,13 +231,18 @@ def _audited(run: "Run") -> Iterable[str]:
         )
         return
     remedy = f"Pass --resume --escalate (escalate=True) for the full plan on all survivors, or use the plan {STRONGER}"
+    layers = run.layers
     if audit.objects:
         yield (
             f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "
             f"least {100 * audit.at_least:.1f} points (95 %). {remedy}."
         )
+    elif layers is not None and not layers.complete:
+        why = layers.doubt or "The full plan broke survivors near the boundary"
+        yield f"{why}, so the plan {name} misses samples on this model. {remedy}."
+    elif audit.complete:
         return
-    if audit.too_small(run.robust_accuracy):
+    elif (layers is None or not layers.rings) and audit.too_small(run.robust_accuracy):
         yield (
             f"The audit is too small to confirm the plan {name}: after {audit.audited} samples, the plan may "
             f"have missed up to {100 * audit.bound:.1f} points, more than the sampling error. {remedy}."
@@ -250,7 +260,9 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
     ids, verified = row_queries.ids_of(rows), counted(rows)
     by_gradient = ids[:0]
     any_gradient = False
-    for stage in run.identity.plan.main_stages:  # the audit has a rule of its own
+    plan, audit = run.identity.plan, run.audit
+    # An audit has a rule of its own, unless it attacked all survivors.
+    for stage in plan.stages if audit is not None and audit.complete else plan.main_stages:
         broken = ids[row_queries.is_attack(rows, stage.name) & verified]
         if not stage.black_box:
             by_gradient, any_gradient = np.union1d(by_gradient, broken), True
@@ -261,6 +273,23 @@ def _black_box_wins(run: "Run") -> Iterable[str]:
                 f"The black-box attack {stage.name} broke {n_samples(alone)} that the gradient "
                 "attacks before it did not: gradients may be masked."
             )
+
+
+# Attacks through surrogates may break one sample, or this share of them, that other attacks missed by chance.
+SURROGATE_SHARE, SURROGATE_SAMPLES = 0.01, 1
+
+
+def _surrogate_wins(run: "Run") -> Iterable[str]:
+    stages = run.identity.plan.stages
+    own = [stage.name for stage in stages if stage.via is None]
+    if len(own) == len(stages) or run.randomised:
+        return
+    alone = len(row_queries.survivors(run.numbers(), own)) - len(run.survivors())
+    if alone > max(SURROGATE_SAMPLES, SURROGATE_SHARE * run.clean_accuracy.n):
+        yield (
+            f"{n_samples(alone)} fell only to attacks that follow the gradients of a surrogate: the model's own "
+            "gradients mislead, and there may be more to find."
+        )
 
 
 def _non_finite(run: "Run") -> Iterable[str]:
@@ -313,18 +342,9 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
         for attack, finding in run.probe_findings:
             if finding.name in names and not finding.ok:
                 advice = f". {finding.remedy}" if finding.remedy else ""
-                yield _sentence(f"Probe of {attack}, {finding.name}: {finding.message}{advice}")
+                yield as_sentence(f"Probe of {attack}, {finding.name}: {finding.message}{advice}")
 
     return rule
-
-
-def n_samples(count: int) -> str:
-    """Return the number with its noun: "1 sample", "2 samples"."""
-    return "1 sample" if count == 1 else f"{count} samples"
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = (
@@ -340,10 +360,12 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "weak-plan", _claimed),
     ("suspicious", "audit", _audited),
     ("suspicious", "black-box-wins", _black_box_wins),
+    ("suspicious", "surrogate-wins", _surrogate_wins),
     ("suspicious", "non-finite-logits", _non_finite),
     ("suspicious", "stood-still", _stood_still),
     ("suspicious", "probe-of-gradients", _probed(GRADIENTS)),
     ("suspicious", "probe-of-the-attack", _probed(WORKING)),
     ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),
+    ("suspicious", "too-few-samples", _too_few),
 )
 """Level, anchor on the page of the verdict, and rule; the worst level first."""

@@ -2,7 +2,7 @@
 
 `attacks`, `norms` and `classifiers` hold `check_attack`, `check_norm` and `check_classifier`. A failed check raises
 AssertionError that names the broken rule. `worlds` holds linear and ReLU models whose distances to the decision
-boundary are known in closed form. The tests of Brinell use them too.
+boundary are known in closed form. `runs` changes stored Runs by hand. The tests of Brinell use them too.
 """
 
 from brinell.testing.attacks import check_attack

@@ -26,7 +26,7 @@ class _SmoothNet(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        noise = rng.normal(rng.keys(3, torch.arange(CLASSES + 16)), (size + 16,))
+        noise = rng.normal(rng.keys(3, torch.arange(CLASSES + 16, device="cpu")), (size + 16,))
         self.hidden = nn.Tanh()
         self.first, self.second = nn.Parameter(noise[:16, :size], False), nn.Parameter(noise[16:, size:], False)
 
@@ -88,10 +88,11 @@ def check_attack(
     net = _SmoothNet(size).eval()
     trial = _Trial(attack, Oracle(wrap(net, detector=_detector_score, features="hidden"), 1), steps)
     p = _rows(attack, trial.oracle, samples, shape)
-    mask = rng.uniform(rng.keys(5, torch.arange(1)), shape)[0] < 0.7
+    mask = rng.uniform(rng.keys(5, torch.arange(1, device="cpu")), shape)[0] < 0.7
     for norm in attack.norms if norms is None else norms:
-        radius = torch.full((samples,), eps * {"L2": size**0.5 / 2, "L1": size / 4, "L0": size}.get(norm.name, 1.0))
-        radius = radius * torch.linspace(0.5, 1.5, samples)
+        largest = eps * {"L2": size**0.5 / 2, "L1": size / 4, "L0": size}.get(norm.name, 1.0)
+        radius = torch.full((samples,), largest, dtype=torch.float32, device="cpu")
+        radius = radius * torch.linspace(0.5, 1.5, samples, dtype=torch.float32, device="cpu")
         balls = [Ball(norm, radius), Ball(norm, radius, mask)]
         if attack.minimum_norm:
             balls.append(Ball(norm, torch.full_like(radius, torch.inf)))
@@ -117,12 +118,12 @@ def _check_description(attack: AnyAttack) -> None:
 
 
 def _rows(attack: AnyAttack, oracle: Oracle, n: int, shape: tuple[int, ...]) -> Batch:
-    key = rng.keys(7, torch.arange(n))
+    key = rng.keys(7, torch.arange(n, device="cpu"))
     # Some coordinates lie on the boundary of the box.
     x = (1.4 * rng.uniform(rng.fold(key, 1), shape) - 0.2).clamp(0, 1)
     order = oracle.output(x).logits.argsort(1, descending=True)
-    target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1)
-    return Batch(x, order[:, 0], key, target, None, torch.arange(n) % 2)
+    target = order[:, 1] if LOSSES[attack.loss].targeted else torch.full((n,), -1, dtype=torch.long, device="cpu")
+    return Batch(x, order[:, 0], key, target, None, torch.arange(n, device="cpu") % 2)
 
 
 def _each_tensor(state: Any) -> "list[tuple[str, Tensor]]":
@@ -188,7 +189,7 @@ def _check_purity(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) ->
 
 def _check_rows(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     where, n = f"{trial.attack.name} in {ball.norm.name}", len(p.y)
-    shuffled, some = torch.arange(n).flip(0).roll(1), torch.arange(0, n, 2)
+    shuffled, some = torch.arange(n, device="cpu").flip(0).roll(1), torch.arange(0, n, 2, device="cpu")
     for how, index in (("a batch in another order", shuffled), ("a smaller batch", some)):
         others = trial.follow(take(p, index), ball.subset(index))
         for i, s in enumerate(others):
@@ -208,7 +209,7 @@ def _check_start(attack: AnyAttack, p: Batch, ball: Ball) -> None:
 
 def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -> None:
     """Check that NaN responses (with zero gradients, as in the engine) in the first row do not affect other rows."""
-    where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y)) == 0
+    where, first = f"{trial.attack.name} in {ball.norm.name}", torch.arange(len(p.y), device="cpu") == 0
 
     def spoil(a: Response) -> Response:
         grad, jacobian = (None if g is None else torch.where(rows(first, g), 0.0, g) for g in (a.grad, a.jacobian))
@@ -217,7 +218,7 @@ def _check_spoiled(trial: _Trial, states: Sequence[Any], p: Batch, ball: Ball) -
         towards = None if a.reject_grad is None else torch.where(rows(first, a.reject_grad), 0.0, a.reject_grad)
         return Response(logits, loss, grad, jacobian, score, towards)
 
-    rest = torch.arange(1, len(p.y))
+    rest = torch.arange(1, len(p.y), device="cpu")
     for i, s in enumerate(trial.follow(p, ball, spoil)[: len(states)]):
         require(
             s.x.isfinite().all(),

@@ -24,15 +24,15 @@ def check_norm(norm: Norm, sizes: Iterable[int] = (1, 2, 7, 40), samples: int = 
     >>> check_norm(NORMS["L2"], sizes=(3,))
     """
     for n in sizes:
-        key = rng.keys(n, torch.arange(samples))
+        key = rng.keys(n, torch.arange(samples, device="cpu"))
         a, b = rng.normal(rng.fold(key, 1), (n,)), rng.normal(rng.fold(key, 2), (n,))
         _check_size(norm, a, b)
         _check_steepest(norm, a, b)
         for eps in (1e-3, 0.3, 3.0):
-            _check_project(norm, key, a * eps, torch.full((samples,), eps))
-            _check_random(norm, key, n, torch.full((samples,), eps))
+            _check_project(norm, key, a * eps, torch.full((samples,), eps, dtype=torch.float32, device="cpu"))
+            _check_random(norm, key, n, torch.full((samples,), eps, dtype=torch.float32, device="cpu"))
         _check_to_hyperplane(norm, key, a)
-        fits = norm.size(torch.ones(1, n)) <= norm.diameter(n) * (1 + TOLERANCE)
+        fits = norm.size(torch.ones(1, n, dtype=torch.float32, device="cpu")) <= norm.diameter(n) * (1 + TOLERANCE)
         require(fits.all(), f"{norm.name}: two points of the unit box are farther apart than diameter says")
 
 
@@ -51,7 +51,7 @@ def _check_size(norm: Norm, a: Tensor, b: Tensor) -> None:
 def _check_steepest(norm: Norm, g: Tensor, other: Tensor) -> None:
     step = norm.steepest(g)
     require(
-        torch.allclose(norm.size(step), torch.ones(len(g)), atol=1e-5),
+        torch.allclose(norm.size(step), torch.ones(len(g), dtype=torch.float32, device="cpu"), atol=1e-5),
         f"{norm.name}: the result of steepest does not have size 1",
     )
     gain, best = (step * g).sum(1), norm.dual_size(g)

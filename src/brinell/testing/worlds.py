@@ -77,7 +77,7 @@ def _norm(norm: Norm | str) -> Norm:
 
 
 def _noise(seed: int, purpose: int, shape: tuple[int, ...]) -> Tensor:
-    return rng.normal(rng.fold(rng.keys(seed, torch.arange(1)), purpose), shape)[0]
+    return rng.normal(rng.fold(rng.keys(seed, torch.arange(1, device="cpu")), purpose), shape)[0]
 
 
 def _fits(world: LinearWorld) -> Tensor:
@@ -90,7 +90,7 @@ def _fits(world: LinearWorld) -> Tensor:
 
 def _placed(weight: Tensor, bias: Tensor, shape: tuple[int, ...], n: int, seed: int) -> LinearWorld:
     """Return a world with the first n suitable (`_fits`) random samples around the centre of the box."""
-    x = 0.5 + SPREAD * (2 * rng.uniform(rng.keys(seed + 1, torch.arange(64 * n)), shape) - 1)
+    x = 0.5 + SPREAD * (2 * rng.uniform(rng.keys(seed + 1, torch.arange(64 * n, device="cpu")), shape) - 1)
     y = (flat(x).double() @ weight.double().T + bias.double()).argmax(1)
     keep = _fits(LinearWorld(weight, bias, x, y)).nonzero()[:n, 0]
     if len(keep) < n:
@@ -122,8 +122,8 @@ def duel(classes: int = 4, shape: tuple[int, ...] = (24,), n: int = 16, seed: in
     (torch.Size([4, 5]), 1)
     """
     live = linear_world(2, shape, n, seed)
-    weight = torch.cat([live.weight, torch.zeros(classes - 2, live.weight.shape[1])])
-    behind = -10 * (1 + 0.1 * torch.arange(classes - 2)) * live.weight.norm(dim=1).max()
+    weight = torch.cat([live.weight, torch.zeros(classes - 2, live.weight.shape[1], dtype=torch.float32, device="cpu")])
+    behind = -10 * (1 + 0.1 * torch.arange(classes - 2, device="cpu")) * live.weight.norm(dim=1).max()
     return LinearWorld(weight, torch.cat([live.bias, behind]), live.x, live.y)
 
 
@@ -167,7 +167,7 @@ def relu_world(inputs: int = 4, hidden: int = 5, classes: int = 2, n: int = 8, s
     # Units switch and classes change near the centre of the box.
     offset = -first.sum(1) / 2 + 0.2 * _noise(seed, 5, (hidden,))
     middle = (0.5 * first.sum(1) + offset).relu()
-    x = rng.uniform(rng.keys(seed + 2, torch.arange(n)), (inputs,))
-    world = ReluWorld(first, offset, second, -(second @ middle), x, torch.zeros(n, dtype=torch.long))
+    x = rng.uniform(rng.keys(seed + 2, torch.arange(n, device="cpu")), (inputs,))
+    world = ReluWorld(first, offset, second, -(second @ middle), x, torch.zeros(n, dtype=torch.long, device="cpu"))
     logits = world.classifier.forward(x).logits
     return ReluWorld(first, offset, second, world.bias, x, logits.argmax(1))

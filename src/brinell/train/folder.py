@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from brinell.errors import ModelError, RunError, one_of, reported_as
+from brinell.models.checkpoint import load_checkpoint
 from brinell.models.networks import Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.results import differences
-from brinell.results.format.files import is_temporary, write_atomic
 from brinell.results.format.lock import LOCK, locked_folder
+from brinell.storage import is_temporary, write_atomic
 from brinell.train.curve import Epoch, as_csv
+from brinell.untrusted import checked_safetensors, read_json
 
 CONFIG, CHECKPOINT, CURVE, BEST, LAST = (
     "config.json",
@@ -49,7 +50,7 @@ def weights_of(module: nn.Module) -> Weights:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of config.json in a training's output folder; raise a RunError for any other folder."""
     try:
-        config = json.loads((path / CONFIG).read_bytes())
+        config = read_json(path / CONFIG)
     except (OSError, ValueError) as error:
         raise RunError(
             expected=f"the output folder of `brinell train`, with a readable {CONFIG}",
@@ -68,8 +69,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_weights(path: Path) -> Weights:
     """Return the tensors of a safetensors file by name; raise a RunError if the file is missing or damaged."""
     remedy = "Continue the training with --resume: it writes weights at the end of every epoch."
-    with reported_as(RunError, OSError, SafetensorError, expected=f"readable weights in {path}", remedy=remedy):
-        return load_file(path)
+    with reported_as(RunError, Exception, expected=f"readable weights in {path}", remedy=remedy):
+        return load_file(checked_safetensors(path))
 
 
 class Folder:
@@ -115,7 +116,7 @@ class Folder:
         # A damaged file can raise almost any exception.
         remedy = "Restore it from a copy, or train again in a new folder."
         with reported_as(RunError, Exception, expected=f"a readable checkpoint {file}", remedy=remedy):
-            stored: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            stored: dict[str, Any] = load_checkpoint(file)
         return stored
 
     def store(self, checkpoint: Mapping[str, Any]) -> None:

@@ -93,7 +93,7 @@ class Loop:
         self.average = WeightAverage(self.module, job.recipe.average)
         self.optimiser = job.recipe.make_optimiser(self.module)
         self.samples = job.samples.to(job.device)
-        self.ball = job.threat.ball(torch.zeros(1, dtype=torch.long), job.device)
+        self.ball = job.threat.ball(torch.zeros(1, dtype=torch.long, device="cpu"), job.device)
         self.total = torch.zeros((), dtype=torch.float64, device=job.device)
         self.epoch, self.batch, self.spent = 0, 0, 0.0
         self.curve: list[Epoch] = []
@@ -133,7 +133,7 @@ class Loop:
         if x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         eps = radius(float(job.threat.eps), step, job.per_epoch, recipe.ramp)
-        ball = replace(self.ball, eps=torch.full((len(here),), eps, device=x.device))
+        ball = replace(self.ball, eps=torch.full((len(here),), eps, device=x.device, dtype=torch.float32))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
             with frozen_eval(self.module):
                 adversarial = adversarial_points(

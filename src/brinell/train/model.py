@@ -15,6 +15,7 @@ from brinell.evaluation.coerce import as_classifier
 from brinell.models.networks import NETWORKS, Network
 from brinell.models.wrap import TorchClassifier, wrap
 from brinell.ops import rng
+from brinell.ops.defaults import standard_defaults
 from brinell.train.samples import TrainingSamples, as_points
 
 DEMO_CLASSES = 10
@@ -63,7 +64,8 @@ def as_trainable(model: Any, samples: TrainingSamples, seed: int) -> TrainableMo
     if isinstance(model, str):
         model = network_for(model, samples)
     if isinstance(model, Network):
-        module = model.build()
+        with standard_defaults():
+            module = model.build()
         initialise(module, seed)
         return TrainableModel(wrap(module, name=model.name), model)
     if isinstance(model, Callable) and not isinstance(model, nn.Module):  # type: ignore[arg-type]
@@ -115,7 +117,7 @@ def _classes(classifier: TorchClassifier, samples: TrainingSamples) -> int:
 
 def uniform_weights(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
     """Return uniform numbers in [−1, 1) of this shape, determined by the seed and the name of the parameter."""
-    key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long)), rng.digest(f"weights {name}"))
+    key = rng.fold(rng.keys(seed, torch.zeros(1, dtype=torch.long, device="cpu")), rng.digest(f"weights {name}"))
     return 2 * rng.uniform(key, shape)[0] - 1
 
 

@@ -74,7 +74,7 @@ def as_samples(data: Any, split: str = "train") -> TrainingSamples:
 
 
 def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> TrainingSamples:
-    values = torch.as_tensor(x)
+    values = torch.as_tensor(x, device="cpu")
     if values.dtype != torch.uint8:
         problem = Problem(x, y, ids, name=name)
         return TrainingSamples(problem.x, problem.y, problem.ids, name)
@@ -85,7 +85,7 @@ def _checked(x: Any, y: Any, ids: Any = None, name: str = "") -> TrainingSamples
             remedy="If the channels are last, write x.transpose(0, 3, 1, 2).",
         )
     # Problem checks the labels and ids. Bytes need no check.
-    stand_in = Problem(torch.zeros(len(values), 1), y, ids, name=name)
+    stand_in = Problem(torch.zeros(len(values), 1, dtype=torch.float32, device="cpu"), y, ids, name=name)
     return TrainingSamples(values.cpu().contiguous(), stand_in.y, stand_in.ids, name)
 
 
@@ -119,7 +119,7 @@ def split(samples: TrainingSamples, held_out: int | None, seed: int) -> tuple[Tr
     if n == 0:
         return samples, None
     words = rng.bits(rng.fold(rng.keys(seed, samples.ids), rng.digest("validation")), 1)[:, 0]
-    validation = torch.zeros(len(samples), dtype=torch.bool)
+    validation = torch.zeros(len(samples), dtype=torch.bool, device="cpu")
     validation[words.argsort(stable=True)[:n]] = True
     return samples.take((~validation).nonzero()[:, 0]), samples.take(validation.nonzero()[:, 0])
 

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -14,11 +16,14 @@ from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
 from brinell.errors import RunError
-from brinell.results import Run, counted
+from brinell.evaluation.context import chunk_size
+from brinell.results import Run, counted, row_queries
 from brinell.results.format.manifest import MISCLASSIFY
 from brinell.results.format.schema import Evidence, is_evidence
-from brinell.verification.randomised import doubtful_note, ever_fooled
+from brinell.results.run import gather
+from brinell.verification.randomised import doubtful_note, ever_fooled, ever_right
 from brinell.verification.result import VerificationFindings, failures, refused
+from brinell.verification.sampling import Rerun
 
 SLACK = 1e-6
 CHUNK = 4096
@@ -26,6 +31,7 @@ OTHER_INPUT = "the clean input is not the one that was attacked"
 WRONGLY_BROKEN = "the clean input is classified correctly"
 WRONGLY_ACCEPTED = "the clean input is misclassified or rejected, and the Run counts it as right"
 WRONGLY_RIGHT = "the clean input is misclassified, and the Run counts it as right"
+WRONGLY_ROBUST = "its stored adversarial holds, and the Run does not count it"
 # Why a point does not meet a criterion that involves a detector.
 MISSED = {"evade": "not misclassified, or rejected", "trip": "not misclassified, or not rejected"}
 
@@ -48,7 +54,8 @@ class Verification(VerificationFindings):
     """The verification of a Run: the number of adversarials that were checked, and the findings.
 
     `attacked` are the ids of the samples that an attack broke. `doubtful` are the ids of samples whose adversarial now
-    fools some passes of a randomised model, but not most.
+    fools some passes of a randomised model, but not most. `again` says which survivors were attacked again and what
+    that shows, None if none were.
 
     >>> from brinell.finding import Finding
     >>> print(Verification(3, findings=(Finding("sample", "fail", "not misclassified", sample=7),)))
@@ -60,6 +67,7 @@ class Verification(VerificationFindings):
     checked: int
     attacked: frozenset[int] | None = None
     doubtful: frozenset[int] = frozenset()
+    again: Rerun | None = None
 
     @property
     def held(self) -> int:
@@ -71,7 +79,19 @@ class Verification(VerificationFindings):
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
         if n:
             text += f"; {n} sample{'s' * (n > 1)} failed: {self.first_failures()}{' …' if n > 5 else ''}"
-        return self.described(text)
+        return self.described(text if self.again is None else f"{text}; {self.again}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON-compatible data, for scripts."""
+        return {
+            "ok": self.ok,
+            "checked": self.checked,
+            "held": self.held,
+            "again": None if self.again is None else self.again.to_json(),
+            "failures": {str(i): message for i, message in self.failures.items()},
+            "objections": list(self.objections),
+            "notes": list(self.notes),
+        }
 
 
 def first_defects(
@@ -89,6 +109,11 @@ def first_defects(
     return [next((defect for mask, defect in tests if bool(mask[i])), "") for i in range(len(x))]
 
 
+def _chunk(problem: Problem) -> int:
+    """Return how many samples are verified at a time."""
+    return min(CHUNK, chunk_size(problem))
+
+
 def verify_adversarials(
     run: Run, classifier: Classifier, problem: Problem, threat: Threat, oracle: Oracle
 ) -> Verification:
@@ -97,21 +122,22 @@ def verify_adversarials(
     A broken sample without a stored adversarial fails. On a randomised model, an adversarial must fool most of `draws`
     passes, the number in the plan of the Run.
     """
-    adv = run.adversarials()
-    position = {int(i): k for k, i in enumerate(adv.ids)}
+    nearest = run.nearest_rows()
+    position = {int(i): k for k, i in enumerate(row_queries.ids_of(nearest))}
     hashes, labels, distances = _stored(run)
     draws, criterion = run.identity.plan.draws, criterion_of(run)
     failed = {i: "no adversarial stored" for i in hashes if i not in position}
     seen: set[int] = set()
     doubtful: set[int] = set()
-    for chunk in problem.chunks(CHUNK):
+    for chunk in problem.chunks(_chunk(problem)):
         index = chunk.rows_of(position)
         if not len(index):
             continue
         ids = chunk.ids[index].tolist()
         device = classifier.device
         x0, y = chunk.x[index].to(device), chunk.y[index].to(device)
-        x = torch.from_numpy(np.stack([adv.x[position[i]] for i in ids])).to(device)
+        # Read with the data: the adversarials of all samples may not fit into memory.
+        x = torch.from_numpy(gather(run.shards, nearest.take([position[i] for i in ids])).x).to(device)
         ball = threat.ball(index + chunk.offset, device)
         defects = first_defects(ball, criterion, oracle, x0, x, y, y, draws)
         missed = [k for k, defect in enumerate(defects) if draws > 1 and defect == missed_criterion(criterion)]
@@ -135,7 +161,7 @@ def verify_adversarials(
             got=f"data with {len(seen)} of these samples",
             remedy="Pass the data that the Run was made from, with the same ids.",
         )
-    failed = {**_clean_failures(run, classifier, problem, oracle), **failed}
+    failed = {**_clean_failures(run, problem, oracle), **_uncounted(run, problem, threat, oracle), **failed}
     doubtful -= set(failed)
     findings = (*failures(failed), *doubtful_note(len(doubtful), draws))
     return Verification(len(hashes), frozenset(hashes), frozenset(doubtful), findings=findings)
@@ -153,22 +179,55 @@ def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]
     return hashes, dict(zip(ids, rows["label"].to_pylist(), strict=True)), nearest
 
 
-def _clean_failures(run: Run, classifier: Classifier, problem: Problem, oracle: Oracle) -> dict[int, str]:
+def _uncounted(run: Run, problem: Problem, threat: Threat, oracle: Oracle) -> dict[int, str]:
+    """Return the survivors with a stored adversarial that the Run does not count (`verified` is false) and that holds.
+
+    Brinell stores no such adversarials, but earlier versions did, if they failed the verification.
+    """
+    rows, criterion, draws = run.rows(), criterion_of(run), run.identity.plan.draws
+    stored = np.asarray(pc.is_valid(rows["adv_shard"]), dtype=bool) & ~counted(rows)
+    rows = rows.filter(pa.array(stored & np.isin(row_queries.ids_of(rows), run.survivors())))
+    adv = gather(run.shards, rows) if rows.num_rows and run.images else None
+    failed: dict[int, str] = {}
+    if adv is None:
+        return failed
+    if tuple(adv.x.shape[1:]) != problem.shape():
+        raise refused(f"adversarials of shape {problem.shape()}", tuple(adv.x.shape[1:]))
+    for chunk in problem.chunks(_chunk(problem)):
+        place = {i: row for row, i in enumerate(chunk.ids.tolist())}
+        which = [k for k, i in enumerate(adv.ids.tolist()) if i in place]
+        if not which:
+            continue
+        index = torch.tensor([place[int(adv.ids[k])] for k in which], dtype=torch.long, device="cpu")
+        x0, y, x = (v.to(oracle.classifier.device) for v in (chunk.x[index], chunk.y[index], torch.from_numpy(adv.x)))
+        ball = threat.ball(index + chunk.offset, x0.device)
+        defects = first_defects(ball, criterion, oracle, x0, x[which], y, y, draws)
+        failed |= {int(adv.ids[k]): WRONGLY_ROBUST for k, why in zip(which, defects, strict=True) if not why}
+    return failed
+
+
+def _clean_failures(run: Run, problem: Problem, oracle: Oracle) -> dict[int, str]:
+    """Return the samples whose clean outcome is wrong; of a randomised model, those that are never right."""
     rows = run.rows().filter(pa.array(is_evidence(run.rows(), Evidence.CLEAN)))
     broken = dict(zip(rows["sample_id"].to_pylist(), counted(rows).tolist(), strict=True))
-    if run.identity.plan.draws > 1:
-        return {}
-    failed: dict[int, str] = {}
-    for chunk in problem.chunks(CHUNK):
+    preds = dict(zip(rows["sample_id"].to_pylist(), rows["clean_pred"].to_pylist(), strict=True))
+    draws, failed = run.identity.plan.draws, dict[int, str]()
+    if draws > 1:
+        right = {i for i, wrong in broken.items() if not wrong}
+        return dict.fromkeys(sorted(right - ever_right(oracle, problem, right, draws)), WRONGLY_RIGHT)
+    for chunk in problem.chunks(_chunk(problem)):
         index = chunk.rows_of(broken)
         if not len(index):
             continue
-        out = oracle.output(chunk.x[index].to(classifier.device))
-        right = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
+        out = oracle.output(chunk.x[index].to(oracle.classifier.device))
+        right_here = (out.logits.argmax(1).cpu() == chunk.y[index]) & out.logits.isfinite().all(1).cpu()
         if out.reject is not None and criterion_of(run).name != MISCLASSIFY:
-            right &= (out.reject <= 0).cpu()
-        for i, correct in zip(chunk.ids[index].tolist(), right.tolist(), strict=True):
+            right_here &= (out.reject <= 0).cpu()
+        columns = (chunk.ids[index].tolist(), right_here.tolist(), out.logits.argmax(1).tolist())
+        for i, correct, pred in zip(*columns, strict=True):
             if correct == broken[i]:
                 wrong = WRONGLY_RIGHT if out.reject is None else WRONGLY_ACCEPTED
                 failed[i] = WRONGLY_BROKEN if correct else wrong
+            elif pred != preds[i] and bool(out.logits.isfinite().all()):
+                failed[i] = f"the clean input is classified as {pred}, the Run stores {preds[i]}"
     return failed

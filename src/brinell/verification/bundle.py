@@ -4,24 +4,28 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import tempfile
 import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from brinell.errors import RunError
+from brinell.errors import RunError, error_text
 from brinell.results.format import files
+from brinell.results.format.checksums import LIST, SHARD
 from brinell.results.format.manifest import MANIFEST
+from brinell.results.format.shards import Shards
 from brinell.results.run import Run
+from brinell.storage import output_path
+from brinell.untrusted import open_plain, open_zip, parse_json
 
 INDEX, RECORD, FORMAT = "bundle.json", "record.json", 1
-SHARD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 ALLOWED = re.compile(
-    rf"{re.escape(MANIFEST)}|{re.escape(RECORD)}|"
+    rf"{re.escape(MANIFEST)}|{re.escape(RECORD)}|{re.escape(LIST)}|"
     rf"{files.ROWS_FOLDER}/{SHARD}{re.escape(files.ROWS_END)}|"
     rf"{files.ADVERSARIALS_FOLDER}/{SHARD}{re.escape(files.ADVERSARIALS_END)}"
 )
@@ -34,10 +38,14 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def members(run: Path) -> list[str]:
-    """Return the names of the files of a Run, sorted: manifest, rows, and the adversarials that rows refer to."""
-    paths = [files.rows_file(run, shard) for shard in files.shards(run)]
-    paths += [files.adversarials_file(run, shard) for shard in files.referenced(run)]
-    return sorted([MANIFEST, *(path.relative_to(run).as_posix() for path in paths)])
+    """Return the names of a Run's files, sorted: manifest, list, rows, and the adversarials that rows refer to."""
+    shards = Shards.open(run)
+    referenced = set(shards.all_rows(["adv_shard"])["adv_shard"].drop_null().unique().to_pylist())
+    referenced |= set() if shards.listed is None else set(shards.with_adversarials())
+    paths = [files.rows_file(run, shard) for shard in shards.names]
+    paths += [files.adversarials_file(run, shard) for shard in referenced]
+    listed = [LIST] if (run / LIST).is_file() and shards.listed is not None else []
+    return sorted([MANIFEST, *listed, *(path.relative_to(run).as_posix() for path in paths)])
 
 
 def digest(run: Path) -> str:
@@ -65,6 +73,7 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
     Method: a zip file without compression, names sorted, no times: equal Runs give equal bytes.
     """
     _refuse_unfit(run)
+    run.shards.check_hashes()
     names = [*members(run.path), *([RECORD] if (run.path / RECORD).exists() else [])]
     hashes = {name: _sha256(run.path / name) for name in names}
     listed = [{"name": n, "bytes": (run.path / n).stat().st_size, "sha256": hashes[n]} for n in sorted(names)]
@@ -77,21 +86,10 @@ def pack(run: Run, out: str | os.PathLike[str]) -> str:
         )
     index = {"format": FORMAT, "root": root(hashes), "files": listed}
     place = Path(out)
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}{files.TEMPORARY_END}")
-    try:
-        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as archive:
-            archive.writestr(_entry(INDEX), json.dumps(index, indent=1) + "\n")
-            for name in sorted(names):
-                _add(archive, run.path / name, name)
-        temporary.replace(place)
-    except OSError as error:
-        raise RunError(
-            expected=f"to write the bundle {place}",
-            got=f"{type(error).__name__}: {error.strerror}",
-            remedy="Pass another path (brinell submit --out FILE).",
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with output_path(place) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_entry(INDEX), json.dumps(index, indent=1) + "\n")
+        for name in sorted(names):
+            _add(archive, run.path / name, name)
     return str(index["root"])
 
 
@@ -99,7 +97,7 @@ def is_bundle(path: Path) -> bool:
     """Return whether a file starts like a bundle: a zip file whose first member is an index."""
     if not path.is_file():
         return False
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         head = file.read(30 + len(INDEX))
     return head[:4] == b"PK\x03\x04" and head[30:] == INDEX.encode()
 
@@ -126,14 +124,14 @@ def unpack(
     """
     path, target = Path(bundle), Path(folder)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path, MEMBERS) as archive:
             listed = _index(archive, path, largest, total)
             for name, (size, wanted) in listed.items():
                 got = _extract(archive, name, target / name, size)
                 if got != wanted:
                     raise _refused(path, f"{name} with sha256 {wanted[:16]}…", f"{got[:16]}…: it was changed")
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
-        raise _refused(path, "a complete file", f"{type(error).__name__}: {error}") from error
+    except (OSError, ValueError, zlib.error) as error:
+        raise _refused(path, "a complete file", error_text(error)) from error
     return Run.open(target)
 
 
@@ -185,14 +183,14 @@ def _json(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
         raise _refused(path, f"one index {INDEX}", f"{names.count(INDEX)} indexes")
     _refuse_entry(path, archive.getinfo(INDEX), JSON_BYTES)
     try:
-        index = json.loads(archive.read(INDEX))
+        index = parse_json(archive.read(INDEX))
         # Everything in the index is read here, so that one error covers every defect.
         listed = {str(f["name"]): (int(f["bytes"]), str(f["sha256"])) for f in index["files"]}
         if index["format"] != FORMAT or len(listed) != len(index["files"]):
             raise ValueError(f"format {index['format']}, not {FORMAT}, or a file that is listed twice")
         return {"root": str(index["root"]), "files": listed}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _refused(path, "a readable index", f"{type(error).__name__}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise _refused(path, "a readable index", error_text(error)) from error
 
 
 def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> dict[str, tuple[int, str]]:
@@ -204,12 +202,14 @@ def _index(archive: zipfile.ZipFile, path: Path, largest: int, total: int) -> di
         if entry.filename != INDEX and not ALLOWED.fullmatch(entry.filename):
             raise _refused(path, "only files that belong to a Run", repr(entry.filename)[:100])
         _refuse_entry(path, entry, JSON_BYTES if entry.filename.endswith(".json") else largest)
+    # Nothing is compressed, so more bytes than the file has means that members share their bytes.
+    total = min(total, path.stat().st_size)
     if sum(entry.file_size for entry in entries) > total:
         raise _refused(path, f"at most {total:,} bytes together", f"{sum(e.file_size for e in entries):,} bytes")
     index = _json(archive, path)
     listed: dict[str, tuple[int, str]] = index["files"]
     names = [entry.filename for entry in entries if entry.filename != INDEX]
-    twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
+    twice = sorted(n for n, count in Counter(names).items() if count > 1)
     for what, wrong in (
         ("every file once", twice),
         ("every file of the index", sorted(set(listed) - set(names))),

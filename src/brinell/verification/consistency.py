@@ -3,21 +3,21 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
-import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
+from brinell.errors import error_text
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.format import files
 from brinell.results.format.manifest import attack_hash
 from brinell.results.format.schema import CLEAN, Evidence, counted, is_evidence
 from brinell.results.run import Run
+from brinell.untrusted import parse_number
 from brinell.verification.result import objection, refused
 
 # More judging passes than any plan has would only cost the verifier time.
@@ -82,16 +82,16 @@ def same_radius(text: str, eps: float) -> bool:
     if math.isinf(eps):
         return text == "inf"
     try:
-        return abs(float(Fraction(text.replace(" ", ""))) - eps) <= SLACK * abs(eps)
-    except (ValueError, ZeroDivisionError):
+        return abs(parse_number(text) - eps) <= SLACK * abs(eps)
+    except ValueError:
         return False
 
 
 def _refuse_many(run: Run, n: int, stages: int) -> None:
     try:
-        rows = sum(pq.read_metadata(files.rows_file(run.path, name)).num_rows for name in files.shards(run.path))
-    except (pa.ArrowException, OSError) as error:
-        raise refused("rows that can be read", f"{type(error).__name__}: {error}") from error
+        rows = run.shards.count()
+    except files.DAMAGE as error:
+        raise refused("rows that can be read", error_text(error)) from error
     if rows > n * (stages + 1):
         raise refused(f"at most {n * (stages + 1):,} rows, for {n:,} samples and {stages} attacks", f"{rows:,}")
 
@@ -132,7 +132,7 @@ def _skipped(run: Run) -> Iterable[str]:
 
 def _clean(run: Run) -> Iterable[str]:
     if run.identity.plan.draws > 1:
-        return  # judged by the majority of several passes
+        return  # judged by the majority of several passes, see the module `attacked`
     table = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
     wrong = np.asarray(table["clean_pred"]) != np.asarray(table["label"])
     broken = np.asarray(table["broken"], dtype=bool)
@@ -142,7 +142,8 @@ def _clean(run: Run) -> Iterable[str]:
         yield f"{len(ids)} misclassified clean inputs are not counted as broken, the first is sample {ids[0]}."
 
 
-def _rows_that(fault: str, table: pa.Table, wrong: npt.NDArray[np.bool_]) -> Iterable[str]:
+def rows_that(fault: str, table: pa.Table, wrong: npt.NDArray[np.bool_]) -> Iterable[str]:
+    """Yield how many rows are wrong and the sample of the first, in words; nothing if no row is wrong."""
     ids = row_queries.ids_of(table)[wrong]
     if len(ids):
         yield f"{len(ids)} rows {fault}, the first is of sample {ids[0]}."
@@ -151,7 +152,7 @@ def _rows_that(fault: str, table: pa.Table, wrong: npt.NDArray[np.bool_]) -> Ite
 def _references(run: Run) -> Iterable[str]:
     table = run.rows()
     refers = np.asarray(pc.is_valid(table["adv_shard"]), dtype=bool)
-    yield from _rows_that(
+    yield from rows_that(
         "have an adversarial but are not broken", table, refers & ~np.asarray(table["broken"], dtype=bool)
     )
 
@@ -161,7 +162,7 @@ def _verified_rows(run: Run) -> Iterable[str]:
     table = run.rows()
     verified, broken = np.asarray(pc.is_valid(table["verified"]), dtype=bool), np.asarray(table["broken"], dtype=bool)
     attacked = is_evidence(table, Evidence.ATTACK)
-    yield from _rows_that(
+    yield from rows_that(
         "are broken without a verification result, or have such a result although they are not broken",
         table,
         (broken & ~verified) | (attacked & verified & ~broken),
@@ -189,13 +190,13 @@ def _distances(run: Run) -> Iterable[str]:
         return  # the distances of the adversarials themselves are measured
     distance = np.asarray(pc.fill_null(table["distance"], 0.0), dtype=np.float64)
     beyond = counted(table) & ~(distance <= eps * (1 + SLACK))
-    yield from _rows_that("count as broken at a distance above eps", table, beyond)
+    yield from rows_that("count as broken at a distance above eps", table, beyond)
 
 
 def _costs(run: Run) -> Iterable[str]:
     table = run.rows()
     passes = [np.asarray(table[c], dtype=np.float64) for c in ("forwards", "backwards", "seconds")]
-    yield from _rows_that(
+    yield from rows_that(
         "have a negative or non-finite cost", table, ~np.all([np.isfinite(p) & (p >= 0) for p in passes], axis=0)
     )
 
@@ -236,14 +237,14 @@ def _classes(run: Run) -> Iterable[str]:
         return
     for name in ("label", "clean_pred", "adv_pred"):
         value = np.asarray(pc.fill_null(table[name], 0), dtype=np.int64)
-        yield from _rows_that(f"have a {name} outside the {classes} classes", table, (value < 0) | (value >= classes))
+        yield from rows_that(f"have a {name} outside the {classes} classes", table, (value < 0) | (value >= classes))
 
 
 def _unused(run: Run) -> Iterable[str]:
     """Report stored adversarials that no row refers to: a broken sample may have been changed to robust."""
     used = Counter(run.rows()["adv_shard"].drop_null().to_pylist())
-    stored = files.shards(run.path, files.ADVERSARIALS_FOLDER) if run.images else []
-    counts = {name: len(files.read_adversarials(files.adversarials_file(run.path, name)).ids) for name in stored}
+    stored = run.shards.with_adversarials() if run.images else []
+    counts = {name: len(run.shards.adversarials(name).ids) for name in stored}
     unused = sum(max(n - used[name], 0) for name, n in counts.items())
     if unused:
         yield f"{unused} adversarials are stored that no row refers to."

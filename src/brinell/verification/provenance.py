@@ -1,33 +1,32 @@
 """Check that a Run belongs to the given data and model; the module `adversarials` checks the stored points."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from brinell.attacks.catalogue import by_name
-from brinell.core.dataset import Problem, sample_hashes
+from brinell.core.dataset import READ, Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
-from brinell.errors import PlanError, RunError
+from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.finding import Finding
 from brinell.results import Evidence, Run, is_evidence, row_queries
-from brinell.results.format.files import read_all_rows
 from brinell.verification.adversarials import CHUNK, OTHER_INPUT, WRONGLY_RIGHT
-from brinell.verification.result import objection, refused
+from brinell.verification.result import note, objection, refused
 
 
 def refuse_shapes(run: Run, data: Problem) -> None:
     """Raise a RunError if adversarials and data differ in shape; broadcasting might hide the difference."""
-    try:
-        shape = run.adversarials().x.shape[1:]
-    except (ValueError, IndexError) as error:
-        raise refused("adversarials of one shape", f"several shapes ({error})") from error
-    if shape and tuple(shape) != data.shape():
-        raise refused(f"adversarials of shape {data.shape()}", tuple(shape))
+    used = run.nearest_rows()["adv_shard"].unique().to_pylist()
+    shapes = sorted({tuple(run.shards.adversarials(shard).x.shape[1:]) for shard in used})  # one shard at a time
+    if len(shapes) > 1:
+        raise refused("adversarials of one shape", f"the shapes {shapes[0]} and {shapes[1]}")
+    if shapes and shapes[0] != data.shape():
+        raise refused(f"adversarials of shape {data.shape()}", shapes[0])
 
 
 def threat_for(run: Run, data: Problem) -> Threat:
@@ -48,7 +47,9 @@ def threat_for(run: Run, data: Problem) -> Threat:
             remedy="Pass the data in the order of the Run, or evaluate again: new Runs store the ids.",
         )
     ids = first_ids(data, len(data))
-    return replace(threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype))
+    return replace(
+        threat, eps=torch.tensor([radii.get(i, max(radii.values())) for i in ids], dtype=threat.eps.dtype, device="cpu")
+    )
 
 
 def other_model(run: Run, model: Classifier) -> Iterator[Finding]:
@@ -67,17 +68,6 @@ def other_classes(run: Run, oracle: Oracle, data: Problem) -> Iterator[Finding]:
         yield objection("classes", f"The Run says {stored} classes, but the model has {classes}.")
 
 
-def other_strength(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the Run stores a wrong strength for a built-in plan; the verdict depends on the strength."""
-    stored = run.identity.plan
-    try:
-        strength = by_name(stored.name).strength
-    except PlanError:
-        return
-    if "strength" in stored.raw and stored.strength != strength:
-        yield objection("strength", f"The plan {stored.name} is stored as {stored.strength!r}, but is {strength!r}.")
-
-
 def first_ids(data: Problem, n: int) -> list[int]:
     """Return the ids of the first n samples of the data, or of all samples if there are fewer than n."""
     chunks = data.chunks(CHUNK)
@@ -88,24 +78,71 @@ def first_ids(data: Problem, n: int) -> list[int]:
 
 
 def other_data(run: Run, data: Problem) -> Iterator[Finding]:
-    """Yield a finding if the fingerprint of the data differs from the fingerprint in the Run.
+    """Yield a finding if the data with the ids of the Run have another fingerprint than the Run says.
 
-    A fingerprint depends on the order of the samples. It is compared only if the Run has rows of all samples, was not
-    merged, and the data begin with these samples in the same order.
+    The order in which an evaluation read its samples is not stored if several workers wrote the rows. The order of the
+    data, of the rows and of the ids are tried. The parts of a merged Run are not known: there, the hash of every sample
+    is all that is compared, which `sample_failures` does for every Run.
     """
     stored, ids = run.identity.data, _ids_as_written(run)
-    streamed = str(stored.fingerprint).startswith("stream-")
-    complete = len(ids) == stored.n and not stored.sources
-    if not complete or streamed != data.streamed or first_ids(data, len(ids)) != ids:
+    if not run.finished or stored.sources or not ids:
         return
-    if stored.fingerprint != (fingerprint := data[: len(ids)].fingerprint()):
-        message = f"The Run is on other data: fingerprint {str(stored.fingerprint)[:16]}…, not {fingerprint[:16]}…."
-        yield objection("data fingerprint", message)
+    streamed = str(stored.fingerprint).startswith(STREAMED)
+    known = set(ids)
+    ordered = [i for chunk in data.chunks(CHUNK) for i in chunk.ids.tolist() if i in known]
+    orders = {tuple(order): None for order in (ordered, ids, sorted(ids)) if len(order) == len(ids)}
+    fingerprints = [_fingerprint(data, order, streamed) for order in orders]
+    if stored.fingerprint not in fingerprints:
+        here = f", not {fingerprints[0][:16]}…" if fingerprints else ""
+        message = f"The Run is on other data: fingerprint {str(stored.fingerprint)[:16]}…{here}."
+        yield (note if run.manifest.get("workers") else objection)("data fingerprint", message)
+
+
+STREAMED = "stream-"
+
+
+def _fingerprint(data: Problem, ids: tuple[int, ...], streamed: bool) -> str:
+    """Return the fingerprint of the samples `ids` of the data in this order, as `Problem.fingerprint` computes it."""
+    wanted = ids[:READ] if streamed else ids
+    x, y = samples_of(data, wanted)
+    h = hashlib.sha256()
+    for part in (torch.tensor(wanted, dtype=torch.long, device="cpu"), x, y):
+        h.update(str(tuple(part.shape)).encode() + part.numpy().tobytes())
+    h.update(str(len(ids)).encode())
+    return (STREAMED if streamed else "") + h.hexdigest()
+
+
+def samples_of(data: Problem, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the inputs and labels of the samples `ids`, in this order; all of them must be in the data."""
+    place = {i: k for k, i in enumerate(ids)}
+    order, xs, ys = [], [], []
+    for chunk in data.chunks(CHUNK):
+        rows = chunk.rows_of(place)
+        order += [place[i] for i in chunk.ids[rows].tolist()]
+        xs.append(chunk.x[rows])
+        ys.append(chunk.y[rows])
+    back = torch.tensor(order, dtype=torch.long, device="cpu").argsort()
+    return torch.cat(xs)[back], torch.cat(ys)[back]
+
+
+def selection(run: Run, data: Problem) -> Iterator[Finding]:
+    """Yield a finding if the Run lacks samples of the data: no fault if it has the first ones, else an objection."""
+    ids, total = set(row_queries.samples(run.numbers()).tolist()), len(data)
+    if not run.finished or len(ids) >= total:
+        return
+    if set(first_ids(data, len(ids))) == ids:
+        yield note("selection", f"The Run is on the first {len(ids):,} of the {total:,} samples of the data.")
+        return
+    message = (
+        f"The Run is on {len(ids):,} of the {total:,} samples of the data, and not on the first ones: a choice of "
+        "samples can give any accuracy. Pass the data that were to be evaluated, such as the part data[100:200]."
+    )
+    yield objection("selection", message)
 
 
 def _ids_as_written(run: Run) -> list[int]:
     """Return the sample ids in the order of the clean rows: the order of the data, unless several workers ran."""
-    rows = read_all_rows(run.path, columns=("sample_id", "attack"))
+    rows = run.shards.all_rows(("sample_id", "attack"))
     return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 
 

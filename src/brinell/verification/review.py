@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,7 +27,9 @@ from brinell.results import Adversarials, Proportion, Run, row_queries
 from brinell.verification.adversarials import CHUNK, criterion_of
 from brinell.verification.bundle import digest
 from brinell.verification.consistency import refuse_unreadable
+from brinell.verification.plans import recognised
 from brinell.verification.provenance import first_ids, threat_for
+from brinell.verification.sampling import RerunSample, sampling_of
 from brinell.verification.submission import (
     CheckedSubmission,
     SampleStatus,
@@ -38,10 +39,7 @@ from brinell.verification.submission import (
     open_submission,
 )
 
-RERUN = 16
 AGAIN = "run again"
-# Bits of a drawn seed: too many to prepare for, and exact in any JSON reader.
-SEED_BITS = 48
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,9 @@ def review(
     problem: Any = None,
     threat: Threat | None = None,
     *,
-    rerun: int = RERUN,
+    rerun: int | None = None,
+    hidden: int | None = None,
+    confidence: float = 0.95,
     seed: int | None = None,
 ) -> Review:
     """Check submissions on the model; return the best known upper bound on its robust accuracy, and all findings.
@@ -108,11 +108,11 @@ def review(
     the Runs name. `threat` is needed if no submission is a Run.
 
     Method: every adversarial is verified again (class, float64 distance, box, finiteness). For Runs, hashes and schema
-    are checked, rows are compared with manifest, model and data, clean predictions are repeated, and `rerun` samples
-    are attacked again. `seed` and the hash of the Run choose these samples. Without a seed, a random seed is drawn and
-    returned, so that the author of a Run cannot know the seed in advance. In a file of adversarials, a point that does
-    not fool the model is no failure.
-    Cost: one forward pass per sample and adversarial, and the plan on `rerun` samples per Run.
+    are checked, rows are compared with manifest, model and data, clean predictions are repeated, and random survivors
+    are attacked again, as in `brinell.verify`, which explains `rerun`, `hidden` and `confidence`. `seed` and the hash
+    of the Run choose these samples. Without a seed, a random seed is drawn and returned, so that the author of a Run
+    cannot know the seed in advance. In a file of adversarials, a point that does not fool the model is no failure.
+    Cost: one forward pass per sample and adversarial, and the plan on the samples that are attacked again.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:8], brinell.Linf(0.1), "fgsm", progress=False)
@@ -122,8 +122,7 @@ def review(
     """
     if not submissions:
         raise InputError(expected="at least one submission", got="none", remedy="Pass paths of bundles, Runs or files.")
-    if isinstance(rerun, bool) or rerun < 0:
-        raise InputError(expected="rerun of at least 0", got=f"{rerun}", remedy=f"Pass rerun={RERUN}.")
+    sampling = sampling_of(rerun, hidden, confidence, seed)
     model = coerce.as_classifier(classifier)
     model_checks.check_train_mode(model)
     with ExitStack() as stack:
@@ -135,9 +134,8 @@ def review(
         data = _data(runs) if problem is None else coerce.as_problem(problem)
         ball = _threat(runs, threat, data)
         ball.check(data.shape(), len(data))
-        drawn = secrets.randbits(SEED_BITS) if seed is None else seed
         with exact(model.device):
-            return _review(opened, model, data, ball, rerun, drawn)
+            return _review(opened, model, data, ball, sampling)
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
@@ -149,11 +147,11 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
     """
     path = Path(submission)
     checked = next((s for s in result.submissions if s.name in (path.name, str(path))), None)
-    if checked is None or not checked.ok or not checked.rerun:
+    if checked is None or not checked.ok or checked.again is None:
         raise RunError(
             expected="a submission that passed the review, with samples run again",
             got=f"{path.name}, which {_why_not(checked)}",
-            remedy="Correct what the review reports, and review again with rerun=1 or more (--rerun).",
+            remedy="Correct what the review reports, and review again without rerun=0 (--rerun 0).",
         )
     with ExitStack() as stack:
         run = open_submission(path, stack)
@@ -176,6 +174,7 @@ def certify(submission: str | os.PathLike[str], result: Review, classifier: Any,
         data = _data([run]) if problem is None else coerce.as_problem(problem)
         ids = set(row_queries.samples(run.numbers()).tolist())
         _refuse_other_leaderboard(run, submitted, data, ids)
+        _refuse_own_plan(run, model, data)
         restrictions = check_restrictions(model, data, coerce.threat_of(run))
     violated = tuple(f"{c.name}: {c.message}" for c in restrictions if c.level == "fail")
     bound = Proportion(sum(s.standing for s in result.samples if s.id in ids), len(ids))
@@ -207,8 +206,18 @@ def _refuse_other_leaderboard(run: Run, record: Record, data: Problem, ids: set[
         )
 
 
+def _refuse_own_plan(run: Run, model: Classifier, data: Problem) -> None:
+    oracle = Oracle(model, default_block(model.device))
+    if recognised(run.identity.plan, coerce.threat_of(run), oracle, data) is None:
+        raise RunError(
+            expected="a Run of a plan that is built into Brinell",
+            got=f"the plan {run.identity.plan.name}, whose strength is only claimed",
+            remedy="Evaluate with brinell benchmark.",
+        )
+
+
 def _review(
-    held: Mapping[str, "Run | Adversarials"], model: Classifier, data: Problem, threat: Threat, rerun: int, seed: int
+    held: Mapping[str, "Run | Adversarials"], model: Classifier, data: Problem, threat: Threat, sampling: RerunSample
 ) -> Review:
     oracle = Oracle(model, default_block(model.device))
     runs = [entry for entry in held.values() if isinstance(entry, Run)]
@@ -219,7 +228,7 @@ def _review(
     results = []
     for name, entry in held.items():
         if isinstance(entry, Run):
-            result, good, again = check_run(name, entry, oracle, data, threat, samples, rerun, seed)
+            result, good, again = check_run(name, entry, oracle, data, threat, samples, sampling)
             holding = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
         else:
             holding, result = check_file(name, entry, oracle, data, threat, criterion, draws, samples)
@@ -229,7 +238,7 @@ def _review(
                 known = samples.get(i)
                 if known is not None and (known.distance is None or distance < known.distance):
                     samples[i] = replace(known, distance=distance, by=by)
-    return Review(tuple(results), tuple(samples[i] for i in sorted(samples)), repr(threat), seed)
+    return Review(tuple(results), tuple(samples[i] for i in sorted(samples)), repr(threat), sampling.seed)
 
 
 def _named(pairs: list[tuple[Path, "Run | Adversarials"]]) -> dict[str, "Run | Adversarials"]:

@@ -9,7 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from brinell.errors import InputError, error_text
-from brinell.results.format.files import write_atomic
+from brinell.storage import write_output
+from brinell.untrusted import csv_cells, read_plain
 
 Setting = tuple[str, int]
 ALEXNET, ALEXNET_ROBUSTBENCH = "alexnet", "alexnet-robustbench"
@@ -17,6 +18,8 @@ ALEXNET, ALEXNET_ROBUSTBENCH = "alexnet", "alexnet-robustbench"
 ALEXNET_CLEAN = 0.435
 FIVE = (1, 2, 3, 4, 5)
 # Errors from reading a file that is not such a table.
+# The largest table that is read.
+LARGEST = 1 << 26
 UNREADABLE = (OSError, ValueError, IndexError, KeyError, TypeError, csv.Error)
 # The first cells of the two header rows of a table by severity, and the header of a table of mean errors.
 HEADER_CELLS, MEANS = ("corruption", "severity"), ("corruption", "error")
@@ -67,7 +70,7 @@ class Baseline:
             return cls("AlexNet", {}, {setting: 1 - value for setting, value in _table(lines)["AlexNet"].items()})
         path = Path(source)
         try:
-            lines = path.read_text().splitlines()
+            lines = read_plain(path, LARGEST).decode().splitlines()
             if lines and tuple(next(csv.reader(lines[:1]))) == MEANS:
                 return cls(path.stem, _means(lines), {})
             table = _table(lines)
@@ -126,7 +129,11 @@ def _table(lines: list[str]) -> dict[str, dict[Setting, float]]:
     if (names[0], severities[0]) != HEADER_CELLS or len(names) != len(severities):
         raise ValueError(f"a table whose two header rows begin with {names[0]!r} and {severities[0]!r}")
     settings = [(name, int(s)) for name, s in zip(names[1:], severities[1:], strict=True)]
-    return {row[0]: dict(zip(settings, (_share(float(v)) for v in row[1:]), strict=True)) for row in rows if row}
+    return {
+        row[0].removeprefix("'"): dict(zip(settings, (_share(float(v)) for v in row[1:]), strict=True))
+        for row in rows
+        if row
+    }
 
 
 def _chosen(path: Path, names: list[str], row: str | None) -> str:
@@ -150,7 +157,7 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
     path, old = Path(path), {}
     if path.exists():
         try:
-            old = _table(path.read_text().splitlines())
+            old = _table(read_plain(path, LARGEST).decode().splitlines())
         except UNREADABLE as error:
             raise _unreadable(path, error) from error
     merged = {**old, **rows}
@@ -163,11 +170,11 @@ def save_table(path: "str | os.PathLike[str]", rows: Mapping[str, Mapping[Settin
         )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([HEADER_CELLS[0], *(name for name, _ in settings)])
+    writer.writerow(csv_cells([HEADER_CELLS[0], *(name for name, _ in settings)]))
     writer.writerow([HEADER_CELLS[1], *(severity for _, severity in settings)])
     for name, row in merged.items():
-        writer.writerow([name, *(row[setting] for setting in settings)])
-    write_atomic(path, out.getvalue().encode())
+        writer.writerow([*csv_cells([name]), *(row[setting] for setting in settings)])
+    write_output(path, out.getvalue())
     return path
 
 

@@ -17,9 +17,10 @@ from brinell.core.model import Classifier
 from brinell.data.corruptions import COMMON, SEVERITIES
 from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
-from brinell.errors import RunError
+from brinell.errors import RunError, error_text
 from brinell.results import Interval, wilson
-from brinell.results.format.files import write_atomic
+from brinell.storage import make_folder, write_atomic
+from brinell.untrusted import read_json
 
 CELLS = "corruptions.json"
 # Values read at a time, in whole blocks: corruptions need about 50 bytes per value.
@@ -106,7 +107,7 @@ def measure_table(
     path = folder / CELLS
     done = _stored(path, identity, resume)
     cells = tuple((c, s) for c in corruptions for s in SEVERITIES)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for corruption, severity in cells:
         key = f"{corruption}/{severity}"
         if key not in done:
@@ -125,14 +126,22 @@ def measure_table(
 def _stored(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, str]:
     if not path.exists():
         return {}
-    stored = json.loads(path.read_text())
-    if not resume or stored["identity"] != identity:
+    try:
+        stored = read_json(path)
+        known, right = stored["identity"], {str(k): str(v) for k, v in stored["right"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            expected=f"a table of an earlier measurement in {path}",
+            got=error_text(error),
+            remedy="Restore the file from a copy, or measure again into another folder.",
+        ) from error
+    if not resume or known != identity:
         raise RunError(
             expected="a new folder, or resume=True with the same model and data",
             got=f"{path} of {'another model or other data' if resume else 'an earlier measurement'}",
             remedy="Pass resume=True (--resume) to continue the same measurement, or another folder for a new one.",
         )
-    return dict(stored["right"])
+    return right
 
 
 def _correct_bits(classifier: Classifier, problem: Problem) -> Iterator[str]:

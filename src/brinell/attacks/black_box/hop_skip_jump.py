@@ -12,7 +12,7 @@ from brinell.core.attack import Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.norms import L2, LINF, Norm
-from brinell.ops.rowwise import flat, rows, where
+from brinell.ops.rowwise import flat, number_where, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 SEARCH, BISECT, ESTIMATE, WALK = range(4)
@@ -108,7 +108,7 @@ class HopSkipJump(MinimumNormAttack[HopSkipJumpState]):
     def _record(self, s: HopSkipJumpState, hit: Mask, succeeded: Mask) -> HopSkipJumpState:
         bisecting, estimating = s.phase == BISECT, s.phase == ESTIMATE
         middle = (s.low + s.high) / 2
-        sign = torch.where(hit, 1.0, -1.0)
+        sign = number_where(hit, 1.0, -1.0)
         offset = where(estimating, (s.x - s.near) / rows(s.radius, s.x), torch.zeros_like(s.x))
         return replace(
             s,

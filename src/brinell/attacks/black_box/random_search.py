@@ -178,7 +178,7 @@ MOVES: dict[type[Norm], Flip | BudgetTransfer] = {LinfNorm: Flip(), L2Norm: L2_M
 @table
 def _share_table(steps: int, p0: float, device: torch.device) -> Tensor:
     share = shares(steps, p0)
-    return torch.tensor([share[k] for k in stages(steps)], device=device)
+    return torch.tensor([share[k] for k in stages(steps)], device=device, dtype=torch.float32)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Windows:
         stage = stages[t]
         side, room = side[stage], room[stage]
         draws = draw(key, torch.cat([room, torch.full_like(room[:, :1], 2).expand(-1, c)], 1))
-        push = 2 * ball.eps[:, None] * (2.0 * draws[:, 2:] - 1)
+        push = 2 * ball.eps[:, None] * (2 * draws[:, 2:].float() - 1)
         tall, wide = span(draws[:, 0], side, h), span(draws[:, 1], side, w)
         column = push[:, :, None, None] * tall[:, None, :, None]
         return ball.project(x0, torch.addcmul(x, column, wide[:, None, None].to(x.dtype)))
@@ -79,7 +79,7 @@ class Bumps:
         block = stamp(patterns, stage, draws[:, 4], draws[:, 0], draws[:, 1], h, w)[:, None]
         cleared = (span(draws[:, 2], side, h)[:, :, None] & span(draws[:, 3], side, w)[:, None]).view(-1, 1, h * w)
         # A pattern has no zeros inside its window, so it marks the window.
-        new = (2.0 * draws[:, 5:] - 1)[:, :, None] * block
+        new = (2 * draws[:, 5:].float() - 1)[:, :, None] * block
         d = self.moves.mix((x - x0).flatten(2), new, block != 0, cleared, ball.eps)
         place = self.moves.trim if c == 1 else self.moves.put
         return place(ball, x0, d.view_as(x0))

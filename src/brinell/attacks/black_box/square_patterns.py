@@ -39,9 +39,10 @@ def bump(a: int, b: int, decay: int, p: int) -> Tensor:
     [[0.1428..., 0.7142..., 0.1428...]]
     """
     reach = max(a // 2, b // 2) + 1
-    terms = torch.arange(1, reach + 1, dtype=torch.float64) ** -decay
+    terms = torch.arange(1, reach + 1, dtype=torch.float64, device="cpu") ** -decay
     tail = terms.flip(0).cumsum(0).flip(0)
-    away = torch.maximum((torch.arange(a) - a // 2).abs()[:, None], (torch.arange(b) - b // 2).abs()[None])
+    down, across = ((torch.arange(n, device="cpu") - n // 2).abs() for n in (a, b))
+    away = torch.maximum(down[:, None], across[None])
     hill: Tensor = tail[away]
     return hill.div(torch.linalg.vector_norm(hill, p)) if a * b else hill
 
@@ -57,14 +58,14 @@ def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: to
     """Return three tables: halvings by iteration; by number of halvings the window's side and its counts of offsets."""
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
     room = [[h - s + 1, w - s + 1] for s in side]
-    return tuple(torch.tensor(v, device=device) for v in (stages(steps), side, room))
+    return tuple(torch.tensor(v, device=device, dtype=torch.long) for v in (stages(steps), side, room))
 
 
 @table
 def pattern_table(sides: tuple[int, ...], decay: int, p: int, device: torch.device) -> Tensor:
     """Return each side's pattern and its transpose, zero-padded: shape (sides, 2, S + 2, S + 2) for largest side S."""
     largest = max(sides)
-    table = torch.zeros(len(sides), 2, largest + 2, largest + 2)
+    table = torch.zeros(len(sides), 2, largest + 2, largest + 2, dtype=torch.float32, device="cpu")
     for k, s in enumerate(sides):
         block = pattern(s, decay, p).float()
         table[k, 0, 1 : s + 1, 1 : s + 1], table[k, 1, 1 : s + 1, 1 : s + 1] = block, block.T
@@ -86,7 +87,7 @@ def tiling(h: int, w: int, decay: int, p: int, device: torch.device) -> tuple[in
 def _cut(n: int, side: int) -> tuple[Tensor, Tensor]:
     """Return, per position 0 … n − 1, its offset in its tile and the tile's index (−1: none); tiles are centred."""
     count = n // side
-    at = torch.arange(n) - (n - count * side) // 2
+    at = torch.arange(n, device="cpu") - (n - count * side) // 2
     inside = (at >= 0) & (at < count * side)
     return at % side, torch.where(inside, at // side, -1)
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError, one_of
 from brinell.ops.device_cache import table
-from brinell.ops.rowwise import rows, where
+from brinell.ops.rowwise import number_where, rows, where
 from brinell.ops.types import Mask, Points, Scalars
 
 # Croce & Hein 2020, sec. 3: first checkpoint after 22 % of the steps; each period is 3 % shorter, but at least 6 %.
@@ -56,7 +56,7 @@ def checkpoints_autoattack(steps: int) -> tuple[int, ...]:
 def _table(steps: int, quirks: str | None, device: torch.device) -> Tensor:
     """Return one number per iteration: at checkpoints the steps since the previous checkpoint, elsewhere 0."""
     marks = checkpoints_autoattack(steps) if quirks else checkpoints(steps)
-    table = torch.zeros(steps + 2, dtype=torch.float32)
+    table = torch.zeros(steps + 2, dtype=torch.float32, device="cpu")
     for last, here in pairwise((0, *marks)):
         table[here] = here - last
     return table.to(device)
@@ -75,6 +75,9 @@ class APGDState(PointState):
     step: Scalars
     ups: Scalars
     halved: Mask
+
+
+StateT = TypeVar("StateT", bound=APGDState)
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,20 @@ class APGD(Attack[Any]):
     def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
         if ball.norm.sparse:
             return self._sparse().step(s, a, p, ball)
-        s, x, grad = self._checkpoint(self._observe(s, a), a.gradient)
+        s, x, grad = self.resume(s, a)
         project = ball.retract if self.quirks else ball.project
         move = rows(s.step, x) * ball.steepest(grad)
-        ahead = step_with_momentum(project, p.x, x, s.x_prev, move, torch.where(s.t == 0, 1.0, MOMENTUM))
+        ahead = step_with_momentum(project, p.x, x, s.x_prev, move, number_where(s.t == 0, 1.0, MOMENTUM))
         return replace(s, t=s.t + 1, x=ahead, x_prev=x)
 
-    def _observe(self, s: APGDState, a: Response) -> APGDState:
+    def resume(self, s: StateT, a: Response) -> tuple[StateT, Points, Points]:
+        """Return the state after a response, and the point and the gradient with which the attack goes on.
+
+        These are the current ones, or the best ones in rows whose step was halved.
+        """
+        return self._checkpoint(self._observe(s, a), a.gradient)
+
+    def _observe(self, s: StateT, a: Response) -> StateT:
         first, better = s.t == 0, a.loss > s.f_best
         previous = torch.where(s.t == 1, 0.0, s.f_prev) if self.quirks else s.f_prev
         return replace(
@@ -164,7 +174,7 @@ class APGD(Attack[Any]):
             f_prev=a.loss,
         )
 
-    def _checkpoint(self, s: APGDState, grad: Points) -> tuple[APGDState, Points, Points]:
+    def _checkpoint(self, s: StateT, grad: Points) -> tuple[StateT, Points, Points]:
         """Return state, point and gradient; rows that stall at a checkpoint halve the step and take the best point."""
         period = _table(self.steps, self.quirks, s.t.device)[s.t]
         due = period > 0

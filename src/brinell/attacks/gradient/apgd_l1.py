@@ -48,7 +48,8 @@ def _timetable(lengths: tuple[int, ...], device: torch.device) -> tuple[Tensor, 
             ends.append(u == n)
             due.append(u > 0 and u % period == 0)
     # One more entry for rows that have used all their queries.
-    return tuple(torch.tensor([*v, v[-1]], device=device) for v in (radii, local, ends, due))
+    tables = ((radii, torch.float32), (local, torch.long), (ends, torch.bool), (due, torch.bool))
+    return tuple(torch.tensor([*v, v[-1]], dtype=dtype, device=device) for v, dtype in tables)
 
 
 @dataclass(frozen=True)

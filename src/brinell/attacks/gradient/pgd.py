@@ -8,7 +8,7 @@ from brinell.attacks._common import PointState, start_in_ball, step_with_momentu
 from brinell.attacks._parameters import check_loss, check_numbers, check_positive, check_whole
 from brinell.core.attack import Attack, Batch, Response
 from brinell.core.threat import Ball
-from brinell.ops.rowwise import flat, rows
+from brinell.ops.rowwise import flat, number_where, rows
 from brinell.ops.types import Points
 
 
@@ -105,5 +105,5 @@ class MomentumPGD(Attack[MomentumPGDState]):
 
     def step(self, s: MomentumPGDState, a: Response, p: Batch, ball: Ball) -> MomentumPGDState:
         move = self.rel_step * ball.eps_like(s.x) * ball.steepest(a.gradient, self.density)
-        x = step_with_momentum(ball.project, p.x, s.x, s.x_prev, move, torch.where(s.t == 0, 1.0, self.alpha))
+        x = step_with_momentum(ball.project, p.x, s.x, s.x_prev, move, number_where(s.t == 0, 1.0, self.alpha))
         return MomentumPGDState(s.t + 1, x, s.x)

@@ -11,7 +11,7 @@ from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.norms import L2, Norm
-from brinell.ops.rowwise import flat, rows, where
+from brinell.ops.rowwise import flat, number_where, rows, where
 from brinell.ops.types import Points, Scalars
 
 # Rony et al. 2019: steps from 1 to 0.01 along a cosine, first radius 1.
@@ -64,7 +64,7 @@ class DDN(MinimumNormAttack[DDNState]):
         lost = flat(g).square().sum(1).sqrt() < FLAT
         noise = ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:])))
         d = s.d + rows(schedule("cosine", s.t, self.steps, STEP, STEP_END), g) * unit(where(lost, noise, g))
-        factor = torch.where(misclassified(a, p), 1 - self.gamma, 1 + self.gamma)
+        factor = number_where(misclassified(a, p), 1 - self.gamma, 1 + self.gamma)
         eps = torch.minimum(s.eps * factor, ball.span(p.x))
         x = ball.apply(p.x, rows(eps, d) * unit(d))
         return DDNState(s.t + 1, x, x - p.x, eps)

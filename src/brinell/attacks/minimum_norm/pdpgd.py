@@ -20,7 +20,7 @@ from brinell.attacks._parameters import check_margin_loss, check_positive, check
 from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops.norms import L1, L2, LINF, Norm
-from brinell.ops.rowwise import flat, rows
+from brinell.ops.rowwise import flat, number_where, rows
 from brinell.ops.types import Labels, Points, Scalars
 
 # Matyasko & Chau 2021 and their code: Adam's rate falls to a hundredth. The dual variable starts at 100 to 1 for
@@ -60,7 +60,7 @@ class _PrimalDual(MinimumNormAttack[PrimalDualState]):
         return PrimalDualState(torch.zeros_like(p.y), start_in_box(p, ball), zero, zero, dual, _margin_weight(dual))
 
     def _update_dual(self, s: PrimalDualState, a: Response, p: Batch) -> tuple[Scalars, Scalars]:
-        sign = torch.where(misclassified(a, p), -1.0, 1.0)
+        sign = number_where(misclassified(a, p), -1.0, 1.0)
         dual = (s.dual + schedule("linear", s.t, self.steps, DUAL_STEP, DUAL_END) * sign).clamp(-DUAL_MOST, DUAL_MOST)
         return dual, MEAN * s.weight + (1 - MEAN) * _margin_weight(dual)
 

@@ -35,16 +35,19 @@ Data = Annotated[
         "--data", "-d", help="FILE.npz or FILE.safetensors with x and y, a folder, a data set such as cifar10, or demo."
     ),
 ]
-N = Annotated[int | None, typer.Option("--n", help="Use only the first n samples.")]
+N = Annotated[int | None, typer.Option("--n", "--n-examples", help="Use only the first n samples.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
 
 Eps = Annotated[str, typer.Option(help="Radius of the threat, e.g. 8/255, for inputs in [0, 1].")]
-Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1.")]
+Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1 (also linf, inf, 2).")]
 Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all plans.")]
 Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of --plan, e.g. apgd-ce,fab-t.")]
 Seed = Annotated[int, typer.Option(help="Random seed. A sample's noise depends on the seed and its id.")]
 
-Slots = Annotated[int | None, typer.Option(help="Samples attacked at a time. The number changes speed, not results.")]
+Slots = Annotated[
+    int | None,
+    typer.Option("--slots", "--batch-size", help="Samples attacked at a time. The number changes speed, not results."),
+]
 Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
 Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]

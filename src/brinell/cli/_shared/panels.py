@@ -12,8 +12,8 @@ MANY = 12
 # Options not named here are the usual ones and stay in the first panel.
 PANELS: dict[str, tuple[str, ...]] = {
     "Attack": (
-        "attacks", "individual", "queries", "targets", "rank_by", "rank_eps", "audit", "escalate", "known", "steps",
-        "rel_step", "beta",
+        "attacks", "individual", "queries", "targets", "rank_by", "rank_eps", "audit", "escalate", "adaptive", "known",
+        "steps", "rel_step", "beta",
     ),
     "Reliability": ("expected_clean_accuracy", "test", "probe"),
     "Record": ("name", "about", "anyway"),

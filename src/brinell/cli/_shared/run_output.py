@@ -95,9 +95,13 @@ def _summary(run: Run) -> Table:
         add_row(grid, ("criterion", "misclassified and accepted by the detector; clean: correct and accepted"))
     if audit is not None:
         add_row(grid, ("audit", str(audit)))
+    for i, line in enumerate([] if run.layers is None else run.layers.lines):
+        add_row(grid, ("" if i else "evidence", line))
     add_row(grid, ("verdict", Text(verdict.level, COLOURS[verdict.level])))
     for reason in list(verdict.reasons) or [str(verdict).partition(": ")[2]]:
         add_row(grid, ("", reason))
+    add_row(grid, ("evidence", " ".join(verdict.evidence)))
+    add_row(grid, ("not tested", " ".join(verdict.untested)))
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes"
     per_sample = f"{cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample"
     add_row(grid, ("cost", f"{passes} ({per_sample}), {cost.seconds:.1f} s"))

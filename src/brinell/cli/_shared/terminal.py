@@ -12,6 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from brinell.errors import printable
+
 if TYPE_CHECKING:
     from brinell.analysis.across_models import ModelResults
     from brinell.results.analyses import AnalysisReport, Cell
@@ -34,10 +36,12 @@ class Share(Protocol):
 def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]] = ()) -> Table:
     """Return a table. A column named ">n" is aligned to the right; a column named "!name" is never wrapped."""
     style = box.ROUNDED if title else box.SIMPLE_HEAD
-    table = Table(title=Text(title) if title else None, box=style, pad_edge=bool(title), title_justify="left")
+    table = Table(
+        title=Text(printable(title)) if title else None, box=style, pad_edge=bool(title), title_justify="left"
+    )
     for name in columns:
         justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
-        table.add_column(Text(name.lstrip(">!")), justify=justify, no_wrap=name.startswith("!"))
+        table.add_column(Text(printable(name.lstrip(">!"))), justify=justify, no_wrap=name.startswith("!"))
     for row in rows:
         add_row(table, row)
     return table
@@ -45,7 +49,7 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str |
 
 def add_row(table: Table, cells: Sequence[str | Text], style: str | None = None) -> None:
     """Add a row of plain text: brackets are not markup, and long words are folded instead of cut off."""
-    table.add_row(*(Text(c, overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
+    table.add_row(*(Text(printable(c), overflow="fold") if isinstance(c, str) else c for c in cells), style=style)
 
 
 def print_report(report: "AnalysisReport", console: Console) -> None:
@@ -79,7 +83,7 @@ def print_lines(console: Console, *lines: str) -> None:
     """Print lines of text: wrapped between words on a terminal, not wrapped in a file or pipe."""
     width = min(console.width, WIDTH) if console.is_terminal else None
     for line in lines:
-        console.print(Text(line), soft_wrap=not console.is_terminal, width=width)
+        console.print(Text(printable(line)), soft_wrap=not console.is_terminal, width=width)
 
 
 def print_facts(facts: Mapping[str, str], console: Console) -> None:

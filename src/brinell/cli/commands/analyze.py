@@ -29,6 +29,7 @@ from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Run, open_runs
 from brinell.results.analyses import AnalysisReport
 from brinell.results.format.manifest import MANIFEST
+from brinell.storage import write_output
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model beyond its robust accuracy.")
 
@@ -99,7 +100,7 @@ class AnalysisOutput:
         else:
             print_report(findings, Console())
             if self.json is not None:
-                self.json.write_text(text + "\n")
+                write_output(self.json, text + "\n")
         if self.plot is not None:
             from brinell.analysis.plot import plot as draw
 
@@ -347,7 +348,7 @@ def trace(
         rel_steps=rel_step or REL_STEPS, progress=None, **sampling.arguments(),
     )  # fmt: skip
     if csv is not None:
-        csv.write_text(result.to_csv())
+        write_output(csv, result.to_csv())
     output.write(result, runs)
 
 
@@ -375,7 +376,7 @@ def logit_scale(
         attack=PGD(steps=steps, loss=ALIASES.get(loss, loss)), progress=None, **sampling.arguments(),
     )  # fmt: skip
     if csv is not None:
-        csv.write_text(result.to_csv())
+        write_output(csv, result.to_csv())
     output.write(result, runs)
 
 

@@ -1,6 +1,5 @@
 """The command `brinell benchmark`: measure a model under the rules of a leaderboard."""
 
-import json as json_format
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from brinell.leaderboard.benchmark import benchmark, benchmark_seeds
 from brinell.leaderboard.records import RECORD, Record
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Run, SeedRuns
+from brinell.untrusted import cleaned, read_json
 
 
 def command(
@@ -106,7 +106,7 @@ def show_models(results: ModelResults[Any], plot: Path | None, output: options.P
 
 def _facts(path: Path) -> dict[str, Any]:
     try:
-        facts = json_format.loads(path.read_text())
+        facts = cleaned(read_json(path))
     except (OSError, ValueError) as error:
         raise InputError(
             expected="a JSON file with facts about the model",

@@ -20,6 +20,7 @@ from brinell.curves.across_norms import TRANSFER
 from brinell.curves.measure import require_norms
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
+from brinell.storage import make_folder, write_output
 
 # The default radii of the table, as multiples of the largest median distance.
 MULTIPLES = (0.25, 0.5, 1.0, 2.0)
@@ -80,18 +81,18 @@ def command(
     curves = [c for m in found.measured for c in m.result or ()]
     # Fresh names, so that two models of the same name stay apart.
     moved = transfer_across_norms(named_apart(curves, len(norms)), problem) if transfer else ()
-    results = [c.to_json() for c in (*curves, *(t.transferred for t in moved))]
+    every = [*curves, *(t.transferred for t in moved)]
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "curves.json").write_text(json_format.dumps(results))
+        make_folder(out)
+        write_output(out / "curves.json", json_format.dumps([c.to_json(out) for c in every]))
         for i, c in enumerate(curves):
             c.save(out / f"{i // len(norms)}-{c.norm}.csv")
         each = len(norms) * (len(norms) - 1)
         for i, t in enumerate(moved):
             t.transferred.save(out / f"{i // each}-{t.found_in}-in-{t.direct.norm}.csv")
     if plot is not None:
-        curves[0].plot(plot, [*curves[1:], *(t.transferred for t in moved)], marks=radii)
-    output.print(lambda: results, lambda console: show(curves, radii, console, moved))
+        every[0].plot(plot, every[1:], marks=radii)
+    output.print(lambda: [c.to_json() for c in every], lambda console: show(curves, radii, console, moved))
     exit_if_failed(found)
 
 

@@ -41,7 +41,7 @@ def command(
     ] = None,
     rank_by: Annotated[
         str | None,
-        typer.Option(help="Rank target classes by the logits after this attack (fgsm or pgd20), not at the input."),
+        typer.Option(help="Rank target classes by the logits after fgsm or pgd20, or by linear distance (malt)."),
     ] = None,
     rank_eps: Annotated[
         str | None, typer.Option(help="Radius of the --rank-by attack, e.g. 6/255; default: --eps.")
@@ -50,7 +50,15 @@ def command(
         float | None, typer.Option(help="Share of the surviving samples that the audit attacks with the full plan.")
     ] = None,
     escalate: Annotated[
-        bool, typer.Option("--escalate", help="Attack all survivors with the full plan if the audit or a check fails.")
+        bool | None,
+        typer.Option(
+            "--escalate/--no-escalate",
+            help="Full plan on all survivors: also if a check warns or the audit is small; or never.",
+        ),
+    ] = None,
+    adaptive: Annotated[
+        bool,
+        typer.Option("--adaptive", help="Probe the model and also attack around what hides its gradients."),
     ] = False,
     expected_clean_accuracy: Annotated[
         float | None, typer.Option(help="Stop if the clean accuracy differs from this value, e.g. 0.85.")
@@ -62,8 +70,13 @@ def command(
     workers: options.Workers = None,
     ray: options.RayAddress = None,
     test: Annotated[
-        bool, typer.Option("--test", help="Add the binarization test of the plan; it counts for the verdict.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--test/--no-test",
+            help="Add the full binarization test of the plan, or none; default: a small one if it costs at most 5 %.",
+            show_default=False,
+        ),
+    ] = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="Probe the first attack for signs of failure; it counts for the verdict.")
     ] = False,
@@ -81,7 +94,7 @@ def command(
     how: dict[str, Any] = {
         "out": out, "resume": resume, "individual": individual, "audit": audit, "escalate": escalate,
         "queries": queries, "targets": targets, "steps": steps, "rel_step": rel_step, "rank_by": rank_by,
-        "rank_eps": rank_eps, **execution.arguments(),
+        "rank_eps": rank_eps, "adaptive": adaptive, **execution.arguments(),
     }  # fmt: skip
     if dry_run:
         if workers is not None or ray is not None:
@@ -96,6 +109,7 @@ def command(
     how |= {
         "progress": output.progress, "expected_clean_accuracy": expected_clean_accuracy, "images": not no_images,
         "launch": chosen.launcher(workers, ray), "also": [extra for extra, wanted in extras if wanted],
+        "test": None if test else test,
     }  # fmt: skip
     if seeds is not None:
         output_seeds(evaluate_seeds(*inputs, seeds=seeds, **how), output)

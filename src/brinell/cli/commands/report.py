@@ -11,6 +11,7 @@ from brinell.errors import one_of
 from brinell.report.gate import check_gate, check_percent, required_verdict
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
+from brinell.results.format.shards import NO_CHECKSUMS
 
 PAGE = Path("report.html")
 
@@ -44,12 +45,20 @@ def command(
             "--fail-under: reliable."
         ),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="First compare every file of the Runs with its checksum."),
+    ] = False,
 ) -> None:
     """Write a report of one or several Runs: a self-contained page, or Markdown, LaTeX, JSON, CSV or JUnit."""
     check_percent(fail_under)
     required_verdict(fail_under, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
     opened = [Run.open(path) for path in runs]
+    for run in opened if strict else ():
+        run.shards.check_hashes()
+        if run.shards.listed is None:
+            typer.echo(f"{run.path}: {NO_CHECKSUMS}", err=True)
     made = text(
         opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
         classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=fail_under,

@@ -1,5 +1,6 @@
 """The command `brinell verify`: check Runs and adversarial examples again."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,9 @@ from brinell.core.dataset import Problem
 from brinell.core.threat import Threat, threat
 from brinell.errors import InputError
 from brinell.results import Run
-from brinell.verification.review import RERUN, certify, review
+from brinell.verification.adversarials import Verification
+from brinell.verification.review import certify, review
+from brinell.verification.submission import open_submission
 from brinell.verification.verify import verify
 
 
@@ -20,7 +23,9 @@ def command(
         list[Path],
         typer.Argument(help="Folders of Runs, bundles of brinell submit, or .npz and .safetensors files (ids, x)."),
     ],
-    model: options.Model,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="As for brinell evaluate; without it only rows are checked.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="As for brinell evaluate; default: the data that the Runs name.")
     ] = None,
@@ -28,10 +33,17 @@ def command(
     norm: Annotated[str, typer.Option(help="Norm of the threat if no Run states it: Linf, L2 or L1.")] = "Linf",
     eps: Annotated[str | None, typer.Option(help="Radius of the threat if no Run states it, e.g. 8/255.")] = None,
     rerun: Annotated[
-        int | None, typer.Option(help=f"Samples of each Run to attack again; default: {RERUN} for a bundle.")
+        int | None, typer.Option(help="Survivors of each Run to attack again; 0 for none. Default: see --hidden.")
     ] = None,
+    hidden: Annotated[
+        int | None,
+        typer.Option(
+            help="Attack as many as it takes to find this many hidden broken samples; default: half interval."
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Probability, in per cent, to find --hidden samples.")] = 95.0,
     seed: Annotated[
-        int | None, typer.Option(help="Seed that selects the samples of --rerun; default: random, and printed.")
+        int | None, typer.Option(help="Seed that selects the samples to attack; default: random, and printed.")
     ] = None,
     record: Annotated[
         Path | None,
@@ -39,26 +51,23 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Check rows and manifest, and every adversarial example on the model; exit code 1 if a check fails."""
-    classifier, problem = load.model(model), None if data is None else load.data(data, n, None)
-    alone = len(submissions) == 1 and submissions[0].is_dir() and rerun is None and record is None
-    if alone:
-        run = Run.open(submissions[0])
-        result: Any = verify(run, classifier, _named(run, n) if problem is None else problem)
-        summary = {
-            "ok": result.ok,
-            "checked": result.checked,
-            "held": result.held,
-            "failures": {str(k): v for k, v in result.failures.items()},
-            "objections": list(result.objections),
-            "notes": list(result.notes),
-        }
+    """Check rows and adversarial examples, and attack random survivors again; exit code 1 if a check fails."""
+    sampling: dict[str, Any] = {"rerun": rerun, "hidden": hidden, "confidence": confidence / 100, "seed": seed}
+    alone = len(submissions) == 1 and record is None
+    result: Any
+    if model is None:
+        result = _without_model(submissions)
+    elif alone and submissions[0].is_dir():
+        classifier, run = load.model(model), Run.open(submissions[0])
+        problem = _named(run, n) if data is None else load.data(data, n, None)
+        result = verify(run, classifier, problem, progress=False if json else None, **sampling)
     else:
+        classifier, given = load.model(model), None if data is None else load.data(data, n, None)
         ball: Threat | None = None if eps is None else threat(norm, eps)
-        result = review(submissions, classifier, problem, ball, rerun=RERUN if rerun is None else rerun, seed=seed)
-        summary = result.to_json()
+        result = review(submissions, classifier, given, ball, **sampling)
+    summary = result.to_json()
     if record is not None and result.ok:
-        place = certify(submissions[0], result, classifier, problem).write(record)
+        place = certify(submissions[0], result, classifier, given).write(record)
         summary["record"] = str(place)
     if json:
         print_json(summary)
@@ -68,6 +77,18 @@ def command(
         typer.echo(f"Record: {summary['record']}")
     if not result.ok:
         raise typer.Exit(1)
+
+
+def _without_model(submissions: list[Path]) -> Verification:
+    with ExitStack() as stack:
+        opened = [open_submission(path, stack) for path in submissions]
+        if len(opened) != 1 or not isinstance(opened[0], Run):
+            raise InputError(
+                expected="--model, to check adversarial examples or several submissions",
+                got="no --model",
+                remedy="Add --model MODEL, or pass a single Run or bundle.",
+            )
+        return verify(opened[0])
 
 
 def _named(run: Run, n: int | None) -> Problem:

@@ -12,6 +12,7 @@ from brinell.data.corruptions.image_ops import LEVELS, Images, truncated
 from brinell.data.corruptions.jpeg import jpeg_compression
 from brinell.errors import InputError, one_of
 from brinell.ops import rng
+from brinell.ops.defaults import standard_defaults
 
 SEVERITIES = (1, 2, 3, 4, 5)
 # Images with a shorter side of at most this use the constants of CIFAR-10-C, larger images those of ImageNet-C.
@@ -131,6 +132,7 @@ COMMON = tuple(c.name for c in ALL if c.common)
 EXTRA = tuple(c.name for c in ALL if not c.common)
 
 
+@standard_defaults()
 def corrupt(x: Tensor, name: str, severity: int, ids: Any, seed: int = 0, *, eight_bit: bool = True) -> Tensor:
     """Corrupt images (n, 1 or 3, h, w) in [0, 1]; the result depends on the image, seed, id, name and severity only.
 

@@ -16,7 +16,8 @@ from brinell.engine.cuda.oracle import AcceleratedOracle
 from brinell.engine.oracle import Oracle
 from brinell.ops import rng
 from brinell.paths import home
-from brinell.results.format.files import write_atomic
+from brinell.storage import write_atomic
+from brinell.untrusted import read_json
 
 FILE = "lanes.json"
 LEAST, MOST = 4, 8
@@ -75,7 +76,7 @@ def micro_batches_for(oracle: Oracle, shape: tuple[int, ...], fingerprint: str) 
 def remembered(file: Path, key: str, measure: Callable[[], int]) -> int:
     """Return the number that `file` stores under `key`; if it stores none, call `measure` and store the result."""
     try:
-        stored = json.loads(file.read_text())
+        stored = read_json(file)
     except (OSError, ValueError):
         stored = {}
     stored = stored if isinstance(stored, dict) else {}

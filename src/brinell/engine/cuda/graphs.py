@@ -106,7 +106,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
         super().__post_init__(entry)
         self._entered = [0] * len(self.busy)
         self._syncs = [
-            (torch.empty(len(self.busy), dtype=torch.bool, pin_memory=True), torch.cuda.Event())
+            (torch.empty(len(self.busy), dtype=torch.bool, pin_memory=True, device="cpu"), torch.cuda.Event())
             for _ in range(self.depth)
         ]
         self._made = self._seen = 0

@@ -74,7 +74,9 @@ class AcceleratedOracle(Oracle):
         The copies are tested on noise with a fixed number of rows, so that the choice does not depend on which samples
         are evaluated.
         """
-        x = torch.rand((TESTED, *x.shape[1:]), generator=torch.Generator().manual_seed(0)).to(x)
+        x = torch.rand(
+            (TESTED, *x.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu"
+        ).to(x)
         kept = [torch.bfloat16, None] if self.precision == "bfloat16" else [None]
         copies = ((dtype, self._tested_copy(x, dtype)) for dtype in kept)
         dtype, plain = next(((d, c) for d, c in copies if c is not None), (None, None))

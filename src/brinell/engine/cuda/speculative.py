@@ -230,7 +230,7 @@ def _gather(rows: list[BestRow]) -> Best:
 
 
 def _rows_at(best: Best, index: list[int]) -> Best:
-    return take(best, torch.tensor(index, device=best.x.device))
+    return take(best, torch.tensor(index, device=best.x.device, dtype=torch.long))
 
 
 def _pack(samples: list[SampleAttempts]) -> None:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from brinell.leaderboard.records import CORRUPTIONS, CORRUPTIONS_3D, ranked
 from brinell.leaderboard.site.entries import BoardEntry
+from brinell.untrusted import parse_number
 
 # How these threats are called in headings and in the navigation.
 CORRUPTED = {
@@ -138,8 +138,8 @@ def radius(entry: BoardEntry) -> str:
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(Fraction((text or "").replace(" ", "")))
-    except (ValueError, ArithmeticError):
+        return parse_number(text or "")
+    except ValueError:
         return None
 
 

@@ -10,6 +10,7 @@ from brinell.leaderboard.records import Record
 from brinell.leaderboard.site.boards import Board
 from brinell.leaderboard.site.entries import BoardEntry
 from brinell.leaderboard.site.sanitise import anchor, footnote, plain
+from brinell.leaderboard.tables import without_date
 from brinell.report.charts.svg import element, escape
 from brinell.results.format.manifest import EVADE
 
@@ -102,7 +103,7 @@ def series(record: Record) -> str:
     >>> [series(Record("d", "t", "m", venue=v)) for v in ("arXiv, Mar 2021", "ICLR 2020", "TMLR, Aug 2024", "N/A")]
     ['arXiv', 'ICLR', 'TMLR', '']
     """
-    return re.sub(r"[,\s]*(?:\b[A-Z][a-z]{2}\.?\s+)?\b(?:19|20)\d\d\b.*$", "", venue(record))
+    return without_date(venue(record))
 
 
 def title(record: Record) -> str:

@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from brinell.errors import InputError, RunError
-from brinell.leaderboard.records import RECORD, Record, of_run, published, read, read_folder
+from brinell.errors import BrinellError, InputError, RunError
+from brinell.leaderboard.records import RECORD, Record, of_run, published, read, record_files
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.run import Run
 from brinell.verification.consistency import same_radius
@@ -43,7 +45,7 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
     """Return entries of published records, of records in `folder`, and of `runs`; a later entry replaces an equal one.
 
     Two entries are equal if model, threat, radius, and Run (or status, without a Run) are equal. If the folder has a
-    Run beside a record, the entry holds the record and the Run.
+    Run beside a record, the entry holds the record and the Run. A bad record in the folder is left out with a warning.
 
     >>> len(collect())
     236
@@ -56,13 +58,36 @@ def collect(runs: Iterable[Place] = (), folder: Place | None = None, with_publis
                 got=f"{folder}, which is not a folder",
                 remedy="Pass a folder with --records.",
             )
-        entries += [BoardEntry(r) for r in read_folder(folder)]
-        beside = (path.parent for path in sorted(Path(folder).rglob(RECORD)))
-        entries += [entry_of_run(path) for path in beside if (path / MANIFEST).exists()]
-    entries += [entry_of_run(Path(run)) for run in runs]
-    for entry in entries:
-        entry.record.check()
+        entries += _readable(Path(folder), alone=not entries)
+    entries += [_checked(entry_of_run(Path(run))) for run in runs]
     return list({(e.record.key, e.record.eps, e.record.run_hash or e.record.status): e for e in entries}.values())
+
+
+def _readable(folder: Path, alone: bool) -> list[BoardEntry]:
+    """Return the entries of a folder of records; warn of each bad record, and raise its error if all are bad."""
+    beside = (path.parent for path in sorted(folder.rglob(RECORD)))
+    sources: list[Callable[[], BoardEntry]] = [partial(_entry_of_file, path) for path in record_files(folder)]
+    sources += [partial(entry_of_run, path) for path in beside if (path / MANIFEST).exists()]
+    entries, errors = [], []
+    for source in sources:
+        try:
+            entries.append(_checked(source()))
+        except BrinellError as error:
+            errors.append(error)
+    if errors and not entries and alone:
+        raise errors[0]
+    for bad in errors:
+        warnings.warn(f"A record is left out: {bad}", stacklevel=2)
+    return entries
+
+
+def _entry_of_file(path: Path) -> BoardEntry:
+    return BoardEntry(read(path))
+
+
+def _checked(entry: BoardEntry) -> BoardEntry:
+    entry.record.check()
+    return entry
 
 
 def entry_of_run(path: Path) -> BoardEntry:

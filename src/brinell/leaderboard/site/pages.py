@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from brinell.leaderboard.site.sanitise import plain
 from brinell.report.charts.chart import chart
 from brinell.report.figures import stages
 from brinell.report.page import asset, markup, own_version, page, render
-from brinell.results.format.files import write_atomic
 from brinell.results.run import Run
+from brinell.storage import is_temporary, make_folder, write_atomic, writing
+from brinell.untrusted import read_json
 
 PACKAGE = "brinell.leaderboard.site"  # its folder `files` holds the templates
 # Lists the files of a site, so that the next build removes only its own old files.
@@ -68,21 +70,31 @@ def build(
     """
     folder = Path(out)
     _check_folder(folder)
-    found = boards(collect(runs, records, with_published))
+    found = _with_own_pages(boards(collect(runs, records, with_published)))
     if not found:
         remedy = "Pass folders of Runs or records, or leave out --no-published."
         raise InputError(expected="at least one Run or record", got="none", remedy=remedy)
-    twice = [slug for slug, count in Counter(b.slug.lower() for b in found).items() if count > 1]
-    if twice:
-        raise InputError(
-            expected="boards with different file names",
-            got=f"two boards with the name {twice[0]}",
-            remedy="Change the data set or the threat in the records of one of the two boards.",
-        )
     files, count = _files(found, report)
     _write(folder, files)
     total = sum(not e.repeated for b in found for e in b.entries)
     return Site(folder, {b.slug: len(b.entries) for b in found}, count, total)
+
+
+def _with_own_pages(found: list[Board]) -> list[Board]:
+    """Return the boards; of boards whose pages would have the same name all but the first are left out, with a warning.
+
+    The standard boards are first: a record with a similar name cannot replace them.
+    """
+    kept: dict[str, Board] = {}
+    for board in found:
+        if kept.setdefault(board.slug.lower(), board) is not board:
+            names = ", ".join(e.record.key for e in board.entries[:3])
+            warnings.warn(
+                f"The board of {names} is left out: its page {board.slug}.html belongs to another board. Change the "
+                "data set or the threat in these records.",
+                stacklevel=3,
+            )
+    return list(kept.values())
 
 
 def rows(board: Board) -> list[BoardRow]:
@@ -205,7 +217,7 @@ def _run_facts(row: BoardRow, run: Run) -> dict[str, str]:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(expected="a folder for the site", got=f"the file {folder}", remedy="Pass a folder with --out.")
-    if folder.exists() and any(folder.iterdir()) and not (folder / INDEX).is_file():
+    if folder.exists() and not all(map(is_temporary, folder.iterdir())) and not (folder / INDEX).is_file():
         got = f"{folder}, which holds other files"
         raise InputError(
             expected="a new or empty folder, or a folder with a site of an earlier build",
@@ -215,19 +227,46 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    outdated = _listed(folder) - set(files)
+    """Write the files of the site, and remove files and temporary files of earlier builds.
+
+    The list is written first, with all old and new files: a killed build leaves a folder that the next one completes.
+    """
+    make_folder(folder)
+    before = _listed(folder)
+    _refuse_links(folder, {*files, *before})
+    _write_list(folder, {*files, *before})
     for name in sorted(files):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((folder / name).parent)
         write_atomic(folder / name, files[name].encode())
-    for name in outdated:
-        (folder / name).unlink(missing_ok=True)
-    write_atomic(folder / INDEX, (json.dumps({"files": sorted(files)}, indent=1) + "\n").encode())
+    with writing(folder):
+        for name in before - set(files):
+            (folder / name).unlink(missing_ok=True)
+        for parent in {(folder / name).parent for name in (*files, *before)}:
+            for leftover in filter(is_temporary, parent.iterdir() if parent.is_dir() else ()):
+                leftover.unlink(missing_ok=True)
+    _write_list(folder, files)
+
+
+def _write_list(folder: Path, names: Iterable[str]) -> None:
+    write_atomic(folder / INDEX, (json.dumps({"files": sorted(names)}, indent=1) + "\n").encode())
+
+
+def _refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Raise an InputError if a folder of the site is a link: files elsewhere would be replaced or deleted."""
+    above = {parent for name in names for parent in PurePosixPath(name).parents} - {PurePosixPath(".")}
+    links = sorted(str(parent) for parent in above if (folder / parent).is_symlink())
+    if links:
+        raise InputError(
+            expected=f"a site without links in {folder}",
+            got=f"{links[0]}, which is a link",
+            remedy="Remove the link, or pass another folder with --out.",
+        )
 
 
 def _listed(folder: Path) -> set[str]:
     """Return the paths that the last build in `folder` listed in INDEX, except absolute paths and paths with ".."."""
     try:
-        names = json.loads((folder / INDEX).read_bytes())["files"]
+        names = read_json(folder / INDEX)["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return set()
     inside = (PurePosixPath(os.fspath(name)) for name in names if isinstance(name, str))

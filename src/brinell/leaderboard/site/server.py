@@ -4,8 +4,10 @@ import os
 import webbrowser
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from brinell.errors import InputError
 
@@ -14,6 +16,13 @@ HERE = "127.0.0.1"
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
+
+    def send_head(self) -> Any:
+        """Answer with an error for links that lead out of the site, which somebody else may have made."""
+        if not Path(self.translate_path(self.path)).resolve().is_relative_to(Path(self.directory).resolve()):
+            self.send_error(HTTPStatus.NOT_FOUND, "File not found")
+            return None
+        return super().send_head()
 
 
 def server(site: str | os.PathLike[str], port: int = 0) -> ThreadingHTTPServer:

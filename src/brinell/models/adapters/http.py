@@ -1,5 +1,6 @@
 """Adapter for scoring services behind HTTP, as black boxes."""
 
+import base64
 import json
 import math
 import time
@@ -7,19 +8,24 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException, IncompleteRead
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import numpy as np
 from torch import Tensor
 
-from brinell.errors import InputError, ModelError, one_of
+from brinell.errors import InputError, ModelError, one_of, reported_as
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, digest, numbers, versioned
 from brinell.models.wrap import TorchClassifier
+from brinell.untrusted import parse_json
 
 # Status codes of temporary failures: too many requests, and errors of servers and gateways.
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 # The longest wait in seconds between two tries, whatever the service asks for.
 LONGEST_WAIT = 120.0
+# No batch of scores is larger.
+LARGEST_RESPONSE = 1 << 26
 
 Array = Any
 Encode = Callable[[Array], bytes]
@@ -41,7 +47,47 @@ def decode_json(body: bytes) -> Any:
     >>> decode_json(b'{"outputs": [[0.25, 0.75]]}')
     [[0.25, 0.75]]
     """
-    return json.loads(body)["outputs"]
+    return parse_json(body, finite=False)["outputs"]
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Raise an error for redirects: urllib would send the headers, and keys in them, to any other host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None: ...
+
+
+OPENER = urllib.request.build_opener(_NoRedirects)
+
+
+def shown_address(url: str) -> str:
+    """Return a URL without its scheme and without the parts that can hold keys: user, password, query, fragment.
+
+    >>> shown_address("https://me:secret@example.org:8000/score?key=secret")
+    'example.org:8000/score'
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid address"
+    return parts.netloc.rpartition("@")[2] + parts.path
+
+
+def _checked(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without user and password, and the header that has them instead; refuse other addresses."""
+    remedy = "Write e.g. https://host/score."
+    with reported_as(InputError, ValueError, expected="a URL", remedy=remedy):
+        parts = urlsplit(url)
+    if not url.startswith(("http://", "https://")) or not parts.hostname:
+        raise InputError(
+            expected="a URL that begins with http:// or https://",
+            got=shown_address(url) or "no host",
+            remedy=remedy,
+        )
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    encoded = base64.b64encode(unquote(user).encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {encoded}"}
 
 
 @dataclass
@@ -67,9 +113,13 @@ class Service:
             except urllib.error.HTTPError as error:
                 with error:
                     reason, retry_after = f"status {error.code}", error.headers.get("Retry-After")
+                    target = shown_address(error.headers.get("Location") or "")
+                if 300 <= error.code < 400:
+                    remedy = "Requests may hold keys, so they are sent nowhere else. Pass the new URL if you trust it."
+                    raise self._error(f"{reason}, a redirect to {target or 'nowhere'}", remedy) from None
                 if error.code not in TEMPORARY:
                     raise self._error(reason, "Check url, headers and the request body from encode.") from None
-            except (OSError, TimeoutError) as error:  # no connection, a broken connection, or a timeout
+            except (OSError, HTTPException) as error:  # no connection, a broken connection, or a timeout
                 reason, retry_after = f"{type(error).__name__}: {error}", None
             if attempt < self.retries:
                 time.sleep(self._pause(attempt, retry_after))
@@ -78,12 +128,16 @@ class Service:
 
     def _send(self, body: bytes) -> bytes:
         request = urllib.request.Request(self.url, body, dict(self.headers), method="POST")
-        with urllib.request.urlopen(request, timeout=self.timeout) as response:
-            content: bytes = response.read()
+        with OPENER.open(request, timeout=self.timeout) as response:
+            content: bytes = response.read(LARGEST_RESPONSE + 1)
+        if response.length and len(content) <= LARGEST_RESPONSE:
+            raise IncompleteRead(content)
+        if len(content) > LARGEST_RESPONSE:
+            raise self._error(f"more than {LARGEST_RESPONSE:,} bytes", "Lower batch, or check the service.")
         return content
 
     def _error(self, got: str, remedy: str) -> ModelError:
-        return ModelError(expected=f"a response from {self.url}", got=got, remedy=remedy)
+        return ModelError(expected=f"a response from {shown_address(self.url)}", got=got, remedy=remedy)
 
     def _pause(self, attempt: int, retry_after: str | None) -> float:
         """Return the seconds to wait before the next try: those in `retry_after`, or else `wait` · 2^attempt."""
@@ -125,7 +179,7 @@ class HttpBridge(Bridge):
         body = self.service.post(self.encode(rows))
         try:
             values = self.decode(body)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise ModelError(
                 expected="a response that decode can read",
                 got=f"{type(error).__name__}: {error}; the response begins with {body[:60]!r}",
@@ -160,14 +214,10 @@ def from_http(
     error. Between tries Brinell waits as long as the service asks, or `wait`, 2·`wait`, 4·`wait` … seconds. Any other
     error is raised at once. `rate` limits the requests per second. Probabilities become log-probabilities, at least log
     1e-30; labels need `classes`. The fingerprint covers the address, `outputs` and `version`, but not the headers,
-    which may hold keys.
+    which may hold keys. User and password in the URL are sent as a header and stored nowhere. Redirects are errors.
     Cost: the service evaluates one row per query of an attack and sample.
     """
     one_of("outputs", outputs, OUTPUTS)
-    if not url.startswith(("http://", "https://")):
-        raise InputError(
-            expected="a URL that begins with http:// or https://", got=url, remedy="Write e.g. https://host/score."
-        )
     valid = batch >= 1 and timeout > 0 and retries >= 0 and wait >= 0 and (rate is None or rate > 0)
     if not valid:
         raise InputError(
@@ -175,8 +225,10 @@ def from_http(
             got=f"batch = {batch}, timeout = {timeout}, rate = {rate}, retries = {retries}, wait = {wait}",
             remedy="Leave these arguments out for the defaults.",
         )
-    service = Service(url, {"Content-Type": "application/json", **(headers or {})}, timeout, retries, wait, rate)
+    url, login = _checked(url)
+    given = {"Content-Type": "application/json", **login, **(headers or {})}
+    service = Service(url, given, timeout, retries, wait, rate)
     mark = digest((), "http", url, outputs, str(classes), versioned("a service", version))
     bridge = HttpBridge(service, encode, decode, batch, outputs, classes, mark)
-    label = name if name is not None else url.split("://", 1)[1]
+    label = name if name is not None else shown_address(url)
     return classifier(bridge, name=label, differentiable=False, channels_last=channels_last, allow=allow)

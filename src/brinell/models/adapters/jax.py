@@ -71,7 +71,7 @@ class JaxBridge(Bridge):
         # Wait: nobody may read it or free its inputs before it is computed.
         a.block_until_ready()
         shared = PLATFORMS.get(next(iter(a.devices())).platform) == device.type
-        back = torch.utils.dlpack.from_dlpack(a) if shared else torch.tensor(_jax().device_get(a))
+        back = torch.utils.dlpack.from_dlpack(a) if shared else torch.tensor(_jax().device_get(a), device="cpu")
         return back.to(device)
 
     def logits(self, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from brinell.errors import InputError, ModelError, one_of, reported_as
 from brinell.models.adapters.bridge import OUTPUTS, Bridge, as_logits, classifier, framework, numbers
 from brinell.models.wrap import TorchClassifier
+from brinell.untrusted import read_plain
 
 DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 
@@ -89,7 +90,7 @@ def _read(model: Any) -> "tuple[str | bytes, bytes]":
         raise InputError(
             expected="an ONNX file, its bytes or a ModelProto", got=str(model), remedy="Check that this file exists."
         )
-    return str(path), path.read_bytes()
+    return str(path), read_plain(path)
 
 
 def from_onnx(

@@ -68,7 +68,9 @@ class SklearnBridge(Bridge):
 def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
     """Return the formula of a linear decision function or of a perceptron's probabilities in torch, else None."""
     if isinstance(estimator, _sklearn("sklearn.linear_model._base").LinearClassifierMixin) and outputs == "logits":
-        weight, bias = (torch.as_tensor(np.asarray(v, np.float64)) for v in (estimator.coef_, estimator.intercept_))
+        weight, bias = (
+            torch.as_tensor(np.asarray(v, np.float64), device="cpu") for v in (estimator.coef_, estimator.intercept_)
+        )
         # With two classes there is one column, and one number per row.
         return lambda x: (x @ weight.to(x.device).T + bias.to(x.device)).squeeze(1)
     if type(estimator) is _sklearn("sklearn.neural_network").MLPClassifier and outputs == "probabilities":
@@ -78,7 +80,7 @@ def torch_formula(estimator: Any, outputs: str) -> TorchFormula | None:
 
 def _perceptron(estimator: Any) -> TorchFormula | None:
     layers = [
-        tuple(torch.as_tensor(np.asarray(v, np.float64)) for v in pair)
+        tuple(torch.as_tensor(np.asarray(v, np.float64), device="cpu") for v in pair)
         for pair in zip(estimator.coefs_, estimator.intercepts_, strict=True)
     ]
     activation, last = ACTIVATIONS.get(estimator.activation), estimator.out_activation_

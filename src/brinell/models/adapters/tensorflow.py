@@ -43,7 +43,7 @@ class TensorFlowBridge(Bridge):
 
 def _back(value: Any, device: torch.device) -> Tensor:
     # A copy, because TensorFlow's arrays are read-only.
-    return torch.tensor(value.numpy()).float().to(device)
+    return torch.tensor(value.numpy(), device="cpu").float().to(device)
 
 
 def _weights(model: Any) -> "list[tuple[str, Any]]":

@@ -46,7 +46,7 @@ class NormalizedNetwork(nn.Module):
             shape = (-1, 1, 1) if inputs.flat else (1, -1, 1, 1)
             for name, values in (("mu", inputs.mean), ("sigma", inputs.std)):
                 # On the CPU even if the parameters are on the meta device, because checkpoints may lack these.
-                column = torch.tensor(values, device="cpu").view(shape)
+                column = torch.tensor(values, device="cpu", dtype=torch.float32).view(shape)
                 self.register_buffer(name, column, persistent=inputs.stored)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,7 @@
 """Download weights into the cache and verify them. A file in the cache is always complete and verified."""
 
 import zipfile
+import zlib
 from importlib.resources import files as resources
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from brinell.fetch import Progress, Wanted, obtain
 from brinell.models.zoo.card import Card
 from brinell.models.zoo.weights import read
 from brinell.paths import home
+from brinell.untrusted import open_zip
 
 DRIVE = "https://drive.usercontent.google.com/download?id={}&export=download&confirm=t"
 HUB = "https://huggingface.co/{}/{}/resolve/main/{}"
@@ -70,6 +72,7 @@ def _wanted(card: Card, i: int) -> Wanted:
         mirrored=path.name if packaged else path.relative_to(home() / "models").as_posix(),
         digest=None if file.sha256 is None else f"sha256:{file.sha256}",
         error=ModelError,
+        packaged=packaged,
     )
 
 
@@ -78,9 +81,9 @@ def _check_archive(part: Path, card: Card) -> None:
     try:
         bad = None
         if zipfile.is_zipfile(part):
-            with zipfile.ZipFile(part) as archive:
+            with open_zip(part) as archive:
                 bad = archive.testzip()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (ValueError, OSError, zlib.error) as error:
         bad = str(error)
     if bad is not None:
         raise ModelError(

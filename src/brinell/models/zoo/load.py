@@ -16,6 +16,7 @@ from brinell.models.wrap import TorchClassifier, wrap
 from brinell.models.zoo.card import Card, cards, find
 from brinell.models.zoo.fetch import fetch
 from brinell.models.zoo.weights import fill, read, tensors
+from brinell.ops.defaults import standard_defaults
 
 TIMM = "timm"
 
@@ -54,6 +55,7 @@ def build(name: str) -> nn.Module:
     return _network(find(name))
 
 
+@standard_defaults()
 def load(
     name: str,
     *, device: torch.device | str | None = None, progress: Progress | None = None, folder: Path | None = None,
@@ -79,7 +81,7 @@ def load(
             remedy="Load the weights with the code of the publication and call brinell.wrap(net).",
         )
     if card.restriction and checkpoint is None:
-        warnings.warn(card.restriction, stacklevel=2)
+        warnings.warn(card.restriction, stacklevel=3)
     # Our networks need no initial weights because the files have all of them. timm computes some buffers itself.
     with torch.device("cpu" if _config(card)["family"] == TIMM else "meta"):
         net = _network(card)
@@ -128,7 +130,7 @@ def _check_complete(net: nn.Module, card: Card) -> None:
     for path, module in net.named_modules():
         for name, tensor in (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False)):
             if tensor.is_meta and name == "num_batches_tracked":
-                module.register_buffer(name, torch.zeros((), dtype=torch.long))
+                module.register_buffer(name, torch.zeros((), dtype=torch.long, device="cpu"))
             elif tensor.is_meta:
                 expected = f"a value for every tensor of {card.name}"
                 raise ModelError(expected=expected, got=f"none for {path}.{name}", remedy="Report this as a bug.")

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from brinell.errors import ModelError, reported_as
 from brinell.fetch import is_matlab, matlab_arrays, refuse_page
+from brinell.models.checkpoint import load_checkpoint
 from brinell.models.zoo.card import Keys
+from brinell.untrusted import checked_safetensors, open_plain
 
 # Training scripts store options and numpy numbers beside the tensors of a checkpoint. These types cannot run code.
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype]
@@ -29,23 +31,23 @@ TENSORFLOW = "tensorflow"
 
 def read(path: Path, what: str) -> Any:
     """Read a .safetensors file, a torch checkpoint or a MATLAB file; refuse a file that would run code."""
-    refuse_page(path, f"weights of {what}", ModelError)
     expected = f"weights of {what} that can be read without running code"
     remedy = "The file is damaged or holds more than tensors. If you trust it, convert it to .safetensors."
     # A damaged or hostile file can raise any exception.
     with reported_as(ModelError, Exception, expected=expected, remedy=remedy):
+        refuse_page(path, f"weights of {what}", ModelError)
         if _is_safetensors(path):
-            return load_file(path)
+            return load_file(checked_safetensors(path))
         if is_matlab(path):
             return {name: torch.from_numpy(array) for name, array in matlab_arrays(path).items()}
         with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
             warnings.simplefilter("ignore")  # about unusual versions of the format
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return load_checkpoint(path)
 
 
 def _is_safetensors(path: Path) -> bool:
     """Return whether the first bytes are a length and a JSON object; file names are not reliable."""
-    with path.open("rb") as f:
+    with open_plain(path) as f:
         start = f.read(9)
     return start[8:] == b"{" and not start.startswith(b"PK")
 
@@ -65,7 +67,8 @@ def tensors(checkpoint: Any, keys: Keys) -> dict[str, Tensor]:
             got=type(checkpoint).__name__,
             remedy="Check that the file holds the model's state_dict.",
         )
-    named = [(_stripped(str(k), keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor)]
+    # Other keys are no names of tensors, and a key of nested tuples can have a text of any length.
+    named = [(_stripped(k, keys.strip), v) for k, v in checkpoint.items() if isinstance(v, Tensor) and type(k) is str]
     twice = [name for name, n in Counter(name for name, _ in named).items() if n > 1]
     if twice:
         raise ModelError(

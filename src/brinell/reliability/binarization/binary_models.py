@@ -130,7 +130,7 @@ def build_tasks(
     parts = []
     for at in order.split(CHUNK):
         # Chunks have a fixed size, the last sample repeated: equal shapes give equal rounding for every sample.
-        full = at[torch.arange(CHUNK).clamp(max=len(at) - 1)]
+        full = at[torch.arange(CHUNK, device="cpu").clamp(max=len(at) - 1)]
         heads, statistics = _fit(oracle, features, readout, design, chunk, full, threat, seed, planted)
         parts.append((heads.keep(torch.arange(len(at), device=features.device)), head(statistics, len(at))))
     heads = parts[0][0].join([h for h, _ in parts[1:]]) if len(parts) > 1 else parts[0][0]

@@ -1,4 +1,4 @@
-"""Find the features of a network: the inputs of its last layer or of a named layer, recorded with forward hooks."""
+"""Find the features of a network: the inputs of its last layer or of a named layer, or else the model's own logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,21 @@ from brinell.models.detector import negated
 from brinell.models.wrap import TorchClassifier, require_module
 from brinell.ops import rng
 from brinell.ops.rowwise import flat
-from brinell.reliability.binarization.result import INVERTED, PLAIN
+from brinell.reliability.binarization.result import INVERTED, PLAIN, WHOLE
 
 Layer: TypeAlias = "str | Sequence[str] | Callable[[Tensor], Tensor] | None"
-"""The name of the readout layer (its inputs are the features), several names, a function, or None to find it."""
+"""The name of the readout layer (its inputs are the features), several names, a function, or None to find it.
+
+"outputs" takes the model's logits as features.
+"""
+
+OUTPUTS = "outputs"
 
 TRIES = 3
 """How often the outputs of the last layer are replaced, to see whether the logits follow."""
+
+# Numbers that differ by less than this share of the largest are the same but for rounding.
+SAME = 1e-3
 
 NO_MODULE = "Pass the features as a function of the input: layer=lambda x: …"
 REMEDY = "Name the layer whose inputs are the features, e.g. layer='head', or pass a function, layer=lambda x: …"
@@ -74,24 +82,28 @@ def _instead(z: Tensor, value: Tensor) -> Tensor:
     return value + (z - z.detach()) if z.requires_grad else value.clone()
 
 
-def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
-    if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
-        return False
-    values, answers = [raw], [logits]
+def _answers(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of values that replace the outputs `raw` of the layer, and the logits that follow from them."""
+    pairs = []
     for value in _substitutes(raw):
         hook = layer.register_forward_hook(lambda _, __, z, value=value: _instead(z, value))
         try:
             with torch.no_grad():
-                answers.append(classifier.forward(x).logits)
-        except Exception:  # the network cannot run with other values
-            return False
+                pairs.append((value, classifier.forward(x).logits))
         finally:
             hook.remove()
-        values.append(value)
-    if raw.shape[1] > 1:
-        pairs = list(zip(values, answers, strict=True))
-    else:
-        pairs = [(torch.cat(values, 1), torch.stack([z[:, -1] - z[:, 0] for z in answers], 1))]
+    return pairs
+
+
+def _follows(classifier: Classifier, layer: nn.Module, x: Tensor, raw: Tensor, logits: Tensor) -> bool:
+    if raw.ndim != 2 or (len(raw), max(raw.shape[1], 2)) != tuple(logits.shape):
+        return False
+    try:
+        pairs = [(raw, logits), *_answers(classifier, layer, x, raw)]
+    except Exception:  # the network cannot run with other values
+        return False
+    if raw.shape[1] == 1:
+        pairs = [(torch.cat([v for v, _ in pairs], 1), torch.stack([z[:, -1] - z[:, 0] for _, z in pairs], 1))]
     # Equal outputs give no order; a single output may stand for either of two classes.
     ordered = any(bool((v != v[:, :1]).any()) for v, _ in pairs)
     wanted = [set[int]()] if not ordered else [{1}] if raw.shape[1] > 1 else [{1}, {-1}]
@@ -129,8 +141,9 @@ def find_readout_layer(classifier: Classifier, x: Tensor) -> str:
 class Features(DelegatingClassifier):
     """A classifier whose output holds its features, followed by its logits.
 
-    The features are the inputs of the modules in `layers`, pairs (name, module), or the values of `function`. `kind` is
-    the kind of test: "plain" ignores the detector, "regular" uses the detector's score, "inverted" the negated score.
+    The features are the inputs of the modules in `layers`, pairs (name, module), or the values of `function`. Without
+    both they are the logits of the classifier. `kind` is the kind of test: "plain" ignores the detector, "regular" uses
+    the detector's score, "inverted" the negated score.
     """
 
     classifier: Classifier
@@ -149,6 +162,9 @@ class Features(DelegatingClassifier):
         """Return the features of every layer, (b, f) each, and the output of the classifier without its detector."""
         if self.function is not None:
             return [flat(self.function(x)).float()], _bare(self.classifier).forward(x)
+        if not self.layers:
+            out = _bare(self.classifier).forward(x)
+            return [out.logits.float()], out
         out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)
         inputs = {name: given for name, given, _ in seen}
         return [flat(inputs[name]).float() for name, _ in self.layers], out
@@ -188,6 +204,8 @@ class Features(DelegatingClassifier):
     @property
     def source(self) -> str:
         """The names of the layers that the features come from, for reports."""
+        if not self.layers and self.function is None:
+            return WHOLE
         return ", ".join(name or "the whole module" for name, _ in self.layers) or "a function of the input"
 
     def widths(self, x: Tensor) -> list[int]:
@@ -196,7 +214,11 @@ class Features(DelegatingClassifier):
 
 
 def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Features:
-    """Return the features before `layer` (default: the last linear layer), after a check on the points x."""
+    """Return the features before `layer`, after a check on the points x.
+
+    By default these are the features before the last linear layer. If the model does not end in one, they are its
+    logits: whatever it does to them is then part of every two-class problem.
+    """
     if callable(layer):
         with torch.no_grad():
             rows = layer(x)
@@ -208,8 +230,10 @@ def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Fea
             )
         return _checked(Features(classifier, function=layer), x)
     if layer is None:
-        layer = find_readout_layer(_bare(classifier), x)
+        layer = _ending(_bare(classifier), x)
     names = (layer,) if isinstance(layer, str) else tuple(layer)
+    if names == (OUTPUTS,) and not _has_module(classifier, OUTPUTS):
+        return _checked(Features(classifier), x)
     module = require_module(classifier, NO_MODULE)
     layers = dict(module.named_modules())
     for name in names:
@@ -226,6 +250,64 @@ def find_features(classifier: Classifier, x: Tensor, layer: Layer = None) -> Fea
             remedy=REMEDY,
         )
     return _checked(Features(classifier, chosen), x)
+
+
+def _ending(classifier: Classifier, x: Tensor) -> str:
+    """Return the name of the linear layer whose outputs the model returns as logits, or "outputs" if there is none."""
+    try:
+        name = find_readout_layer(classifier, x)
+    except ModelError:
+        return OUTPUTS
+    return (
+        name
+        if _unchanged(classifier, dict(require_module(classifier, NO_MODULE).named_modules())[name], x)
+        else OUTPUTS
+    )
+
+
+def _unchanged(classifier: Classifier, layer: nn.Module, x: Tensor) -> bool:
+    """Return whether the logits are the outputs of the layer, times one number, plus a constant and a shift per row.
+
+    Both the values and the gradients must say so. A softmax, a temperature that depends on the input, or a gradient of
+    its own must not be left out of the test, since the attack meets it.
+    """
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, __: Any, z: Tensor) -> Tensor:
+        seen.append(z)
+        return z.clone()  # later layers may work in place
+
+    handle = layer.register_forward_hook(note)
+    try:
+        with torch.enable_grad():
+            logits = classifier.forward(x.detach().clone().requires_grad_()).logits
+            way = rng.normal(rng.keys(0, torch.arange(len(x), device=x.device)), (logits.shape[1],))
+            way = way - way.mean(1, keepdim=True)
+            (slope,) = torch.autograd.grad((logits * way).sum(), seen[-1])
+    except Exception:  # no gradient reaches the layer, or the model itself raises
+        return False
+    finally:
+        handle.remove()
+    raw, logits = seen[-1].detach(), logits.detach()
+    pairs = [(raw, logits), *_answers(classifier, layer, x, raw)]
+    if raw.shape[1] == 1:
+        pairs = [(torch.cat([-v, v], 1) / 2, z) for v, z in pairs]
+        slope = torch.cat([-slope, slope], 1)
+    scale = (slope * way).sum() / way.square().sum()
+    rest = torch.cat([z - scale * v for v, z in pairs])
+    rest = rest - rest.mean(1, keepdim=True)
+    return _close(slope, scale * way) and _close(rest, rest[:1].expand_as(rest), float(logits.abs().max()))
+
+
+def _close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
+    return float((a - b).abs().max()) <= SAME * max(float(b.abs().max()), scale)
+
+
+def _has_module(classifier: Classifier, name: str) -> bool:
+    try:
+        return name in dict(require_module(classifier, NO_MODULE).named_modules())
+    except ModelError:
+        return False
 
 
 def _checked(found: Features, x: Tensor) -> Features:

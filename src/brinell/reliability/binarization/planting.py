@@ -118,8 +118,11 @@ class _Planter:
     def filled(self, draw: Draw, count: int, far: float = 1.0) -> "_PlantedPoints":
         """Return `count` points per sample at distance `far` · eps, or fewer if no more are accepted."""
         n = len(self.chunk)
-        kept = _PlantedPoints(torch.zeros(n, count, *self.chunk.x.shape[1:]), torch.zeros(n, dtype=torch.long))
-        for at in torch.arange(n).split(PLANTED):
+        kept = _PlantedPoints(
+            torch.zeros(n, count, *self.chunk.x.shape[1:], dtype=torch.float32, device="cpu"),
+            torch.zeros(n, dtype=torch.long, device="cpu"),
+        )
+        for at in torch.arange(n, device="cpu").split(PLANTED):
             self._draw(kept, draw, at)
         for attempt in range(0 if self.search is None else ATTEMPTS * count):
             self._search(kept, far, attempt)
@@ -137,7 +140,7 @@ class _Planter:
             kept.add(i, draw(ball.subset(row), x[row], key[row], j), self.accepts)
 
     def _search(self, kept: "_PlantedPoints", far: float, attempt: int) -> None:
-        i = kept.lacking(torch.arange(len(self.chunk)))
+        i = kept.lacking(torch.arange(len(self.chunk), device="cpu"))
         if self.search is None or not len(i):
             return
         ball = self.threat.ball(i + self.chunk.offset, self.device)
@@ -166,7 +169,7 @@ class _PlantedPoints:
 
     def add(self, at: Tensor, points: Tensor, accepts: Accepts | None) -> None:
         """Keep the accepted points that the samples `at` still need; `points` has equally many for every sample."""
-        good = torch.ones(len(points), dtype=torch.bool) if accepts is None else accepts(points).cpu()
+        good = torch.ones(len(points), dtype=torch.bool, device="cpu") if accepts is None else accepts(points).cpu()
         good, found = good.view(len(at), -1), points.cpu().view(len(at), -1, *points.shape[1:])
         place = self.have[at][:, None] + good.cumsum(1) - 1
         row, column = (good & (place < self.points.shape[1])).nonzero(as_tuple=True)
@@ -185,7 +188,7 @@ def at_distance(ball: Ball, x0: Tensor, x: Tensor) -> Tensor:
 
 def score_ascent(oracle: Oracle, ball: Ball, x0: Tensor, key: Tensor) -> Tensor:
     """Return points at distance eps with a high detector score, by gradient ascent from random points."""
-    x, none = ball.surface(x0, key), torch.full((len(x0),), -1, device=x0.device)
+    x, none = ball.surface(x0, key), torch.full((len(x0),), -1, device=x0.device, dtype=torch.long)
     for step in range(ASCENT_STEPS):
         up = oracle.query(x, torch.zeros_like(none), none, "margin", Requires.DETECTOR).score_gradient
         length = (1 - step / ASCENT_STEPS) * ball.eps

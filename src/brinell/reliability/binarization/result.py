@@ -20,6 +20,8 @@ LEFT_OUT = 0.5
 PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 # The kind of test: without a detector, with its decision, or with its decision negated.
 PLAIN, REGULAR, INVERTED = "plain", "regular", "inverted"
+# The source of the features of a test whose readouts sit on the logits.
+WHOLE = "the outputs of the model"
 # What the detector decides about the adversarials of each kind of test.
 DECIDES = {REGULAR: "accepts", INVERTED: "rejects"}
 
@@ -181,9 +183,10 @@ class BinarizationTest:
         decides = DECIDES.get(self.kind)
         rule = f", drawn until the detector ({self.detector or 'unchanged'}) {decides} them" if decides else ""
         title = f"{self.kind} binarization" if decides else "binarization"
+        place = f"on {WHOLE}" if self.layer == WHOLE else "in place of the last layer"
         return (
-            f"{title.capitalize()} test of {self.attack} on {self.model}, {self.threat}: the last layer is replaced by "
-            f"a two-class readout ({self.readout}) per sample, {self.inner + 1} inner points against {self.boundary} "
+            f"{title.capitalize()} test of {self.attack} on {self.model}, {self.threat}: a two-class readout "
+            f"({self.readout}) per sample {place}, {self.inner + 1} inner points against {self.boundary} "
             f"from the {self.surface}{rule}; closeness kappa = {self.kappa:g}."
         )
 

@@ -88,12 +88,13 @@ def test_attack(
     share of samples that the attack breaks. R-ASR is the share that random points break: as many points as the attack
     may query, up to 400 (or `random_queries`). Without `kappa` the test starts at the hardest κ, 0.9999, and lowers κ
     until the attack or the `reference` attack breaks almost all samples; `curve=True` measures all κ. `layer` names the
-    last layer, if the network does not end in a linear layer. The detector of a model stays as it is, and `kind`
-    chooses the test: in the "regular" test the detector must accept the boundary points and the attack's points, in the
-    "inverted" test it must reject them; "both", the default, returns the worse test with the better test as its
-    `other`. `options` are `seed`, `slots` and `device`. Cost: inner + boundary + 1 forwards per sample, with a detector
-    up to 64 more per boundary point; the tested plan, the reference and the random points once per κ. Reference:
-    Zimmermann et al. 2022, Increasing confidence in adversarial robustness evaluations.
+    last layer; "outputs" takes the logits as features, as for a network that does not end in a linear layer. The
+    detector of a model stays as it is, and `kind` chooses the test: in the "regular" test the detector must accept the
+    boundary points and the attack's points, in the "inverted" test it must reject them; "both", the default, returns
+    the worse test with the better test as its `other`. `options` are `seed`, `slots` and `device`. Cost: inner +
+    boundary + 1 forwards per sample, with a detector up to 64 more per boundary point; the tested plan, the reference
+    and the random points once per κ. Reference: Zimmermann et al. 2022, Increasing confidence in adversarial robustness
+    evaluations.
 
     >>> import brinell
     >>> data = brinell.data.load("demo", 8)
@@ -113,12 +114,13 @@ def run_tests(
     classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
     *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
     gap: float = 0.05, levels: Sequence[int | float] = KAPPAS, curve: bool = False, readout: Any = "linear",
-    layer: Layer = None, reference: Any = None, random_queries: int | None = None,
+    layer: Layer = None, reference: Any = None, random_queries: int | None = None, checked: bool = False,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> list[BinarizationTest]:  # fmt: skip
     """Return the test of every attack as `test_attack` returns it, at the closenesses κ in `levels`, hardest first.
 
     Attacks that are tested on the same points share the fitted readouts, the reference attack and the random points.
+    `checked` leaves out the checks of model and plan, which an evaluation has made already.
     """
     execution = Execution.from_options(options, ComputeOptions)
     model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
@@ -140,7 +142,7 @@ def run_tests(
             if len(plans) > 1:
                 listener(Note(f"Plan {chosen.name}"))
             # The model and the plan pass the same checks as in an evaluation.
-            prepared = prepare(model, data, bound, _without_audit(chosen), execution, listener)
+            prepared = prepare(model, data, bound, _without_audit(chosen), execution, listener, checked=checked)
             kinds = _kinds(kind, model, prepared)
             other = _reference(prepared, kinds) if reference is None else coerce.as_plan(reference)
             chunk = _all(data)
@@ -225,8 +227,8 @@ def _test(q: TestSpecification, kind: str, fits: dict[tuple[Any, ...], Fitted], 
         surface="corners" if design.corners else "surface",
         level=empty_level(q.levels[0], design) if chosen is None else chosen.level,
         curve=tuple(t.level for t in trials),
-        ids=torch.zeros(0, dtype=torch.long) if tasks is None or held is None else tasks.ids[held].cpu(),
-        found=torch.zeros(0, dtype=torch.bool) if chosen is None else chosen.found.cpu(),
+        ids=torch.zeros(0, dtype=torch.long, device="cpu") if tasks is None or held is None else tasks.ids[held].cpu(),
+        found=torch.zeros(0, dtype=torch.bool, device="cpu") if chosen is None else chosen.found.cpu(),
         witnesses=q.chunk.x[:0] if tasks is None or held is None else tasks.statistics.witness[held].cpu(),
         rows=ROWS.empty_table() if chosen is None else chosen.rows,
         reasons=_reasons(q.chunk, planted, tasks, held, kind),
@@ -272,7 +274,7 @@ def _rejected_points(q: TestSpecification) -> Search | None:
         for broken, rows in run_stage(
             context, Stage(PGD(loss="margin"), noise=f"planted {attempt}"), statistics, at.to(x.device)
         ):
-            found[broken.cpu()] = torch.as_tensor(rows.x)
+            found[broken.cpu()] = torch.as_tensor(rows.x, device="cpu")
         return found[at].to(x.device)
 
     return search

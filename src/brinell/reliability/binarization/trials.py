@@ -153,10 +153,12 @@ def _trial(q: TestSpecification, fitted: Fitted, tasks: BinaryTasks, kappa: floa
     context = replace(context, oracle=replace(context.oracle, classifier=tasks.classifier(kappa)))
     held = _held(q, tasks, context)
     if not len(held):
-        return KappaTrial(empty_level(kappa, q.design), held, torch.zeros(0, dtype=torch.bool), ROWS.empty_table())
+        return KappaTrial(
+            empty_level(kappa, q.design), held, torch.zeros(0, dtype=torch.bool, device="cpu"), ROWS.empty_table()
+        )
     at = tasks.at[held.cpu()]
     # Positions in the chunk and in per-sample radii count only the verified samples.
-    chunk = Chunk(q.chunk.ids[at], q.chunk.x[at], torch.zeros(len(at), dtype=torch.long))
+    chunk = Chunk(q.chunk.ids[at], q.chunk.x[at], torch.zeros(len(at), dtype=torch.long, device="cpu"))
     context = replace(context, threat=q.threat.subset(at))
     imitated = _beyond(tasks, held, context.oracle)
     found, rows = fitted.attacked(kappa, _imitating(plan, q.threat, imitated), context, chunk)

@@ -78,11 +78,11 @@ class ProbedAttack:
         context = replace(self.prepared.context, early_exit=observe is None, observe=observe)
         context = context if threat is None else replace(context, threat=threat)
         index = self.at[who.to(self.at.device)]
-        broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool)
+        broken = torch.zeros(len(self.clean.chunk), dtype=torch.bool, device="cpu")
         points = self.clean.chunk.x.clone()
         for at, batch in run_stage(context, stage, self.clean, index):
             broken[at.cpu()] = True
-            points[at.cpu()] = torch.as_tensor(batch.x)
+            points[at.cpu()] = torch.as_tensor(batch.x, device="cpu")
             self.passes.add(sum(batch.table["forwards"].to_pylist()), sum(batch.table["backwards"].to_pylist()))
         return broken[self.at.cpu()], points[self.at.cpu()]
 
@@ -94,7 +94,7 @@ def _radii(b: ProbedAttack) -> list[Threat]:
     limit = 0.999 * threat.norm.diameter(size)
     threats = [threat]
     # Compare in float64: rounded to float32 the last radius may never reach the limit.
-    while float(torch.as_tensor(threats[-1].eps, dtype=torch.float64).min()) < limit:
+    while float(torch.as_tensor(threats[-1].eps, dtype=torch.float64, device="cpu").min()) < limit:
         eps = threats[-1].eps
         more = (2 * eps).clamp(max=limit) if isinstance(eps, Tensor) else min(2 * eps, limit)
         threats.append(replace(threat, eps=more, text="grown"))
@@ -200,7 +200,7 @@ def surface(b: ProbedAttack) -> tuple[Surface | None, float | None]:
     key = rng.fold(rng.keys(b.prepared.context.seed, torch.arange(len(x), device=x.device)), rng.digest("surface"))
     towards = rows(ball.eps, x) * ball.steepest(g)
     across = rows(ball.eps, x) * ball.steepest(rng.normal(key, tuple(x.shape[1:])))
-    steps = torch.linspace(-1, 1, GRID).tolist()
+    steps = torch.linspace(-1, 1, GRID, dtype=torch.float32, device="cpu").tolist()
 
     def margin(v: Tensor) -> Tensor:
         # The margin of the classifier alone, without its detector: the gradient is that of the classifier.

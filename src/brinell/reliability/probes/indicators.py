@@ -58,7 +58,7 @@ class Trajectories:
     def best_attempt(self) -> "Trajectories":
         """Return for every sample the attempt with the largest margin, as arrays with one attempt."""
         top = self.margin.nan_to_num(-torch.inf).amax(2).argmax(1)
-        index = torch.arange(len(self))
+        index = torch.arange(len(self), device="cpu")
         parts = {name: getattr(self, name)[index, top][:, None] for name in self.__dataclass_fields__}
         return Trajectories(**parts)
 
@@ -76,14 +76,14 @@ class TrajectoryRecorder:
 
     def __post_init__(self) -> None:
         shape = (self.samples, self.attempts, self.queries)
-        nan = torch.full(shape, torch.nan)
+        nan = torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
         self.recorded = {name: nan.clone() for name in ("loss", "margin", "slope")}
-        self.recorded |= {name: torch.zeros(shape, dtype=torch.bool) for name in ("success", "wrong")}
+        self.recorded |= {name: torch.zeros(shape, dtype=torch.bool, device="cpu") for name in ("success", "wrong")}
 
     def __call__(self, s: Slots, a: Response) -> None:
         live = s.live.nonzero()[:, 0]
         p, out = s.batch, Output(a.logits, a.reject)
-        ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long), a.logits.device)
+        ball = self.context.threat.ball(torch.zeros(1, dtype=torch.long, device="cpu"), a.logits.device)
         ball = type(ball)(ball.norm, s.eps, ball.mask)
         inside = ball.contains(p.x, s.state.x)
         exploring = s.state.exploring
@@ -160,7 +160,9 @@ def incomplete_optimisation(t: Trajectories) -> Finding:
     """
     name = "incomplete optimisation"
     broken = t.success.any(2).any(1)
-    growing = torch.tensor([still_growing(path[~path.isnan()]) for path in t.best_attempt().loss[:, 0]])
+    growing = torch.tensor(
+        [still_growing(path[~path.isnan()]) for path in t.best_attempt().loss[:, 0]], dtype=torch.bool, device="cpu"
+    )
     share = _share(growing & ~broken)
     text = f"{_percent(share)} of the samples are unbroken and their loss was still growing at the end"
     return graded(name, share, few(len(t)), text, REMEDIES[name])

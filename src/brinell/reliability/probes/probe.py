@@ -103,7 +103,7 @@ def _probed_attack(
 
 
 def _probe(b: ProbedAttack, evaluated: Classifier, same: bool, neighbours: int, queries: int) -> Probes:
-    everyone = torch.ones(len(b.at), dtype=torch.bool)
+    everyone = torch.ones(len(b.at), dtype=torch.bool, device="cpu")
     criterion, stage = b.prepared.context.criterion, b.stage
     recorder = TrajectoryRecorder(b.prepared.context, criterion, len(stage.attempts()), stage.attack.queries, len(b.at))
     broken, points = b.run(stage, everyone, observe=recorder)
@@ -141,7 +141,7 @@ def _indicators(b: ProbedAttack, t: Trajectories, neighbours: int) -> list[Findi
 def _labels(b: ProbedAttack, evaluated: Classifier, broken: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """Return the classes that the attacked and the evaluated model give to the adversarials found; −1: rejected."""
     if not bool(broken.any()):
-        return torch.zeros(0), torch.zeros(0)
+        return torch.zeros(0, dtype=torch.float32, device="cpu"), torch.zeros(0, dtype=torch.float32, device="cpu")
     x = points[broken].to(b.clean.logits.device)
     b.passes.add(2 * len(x))
     both = b.oracle.output(x), Oracle(evaluated, b.oracle.block).output(x)

@@ -264,7 +264,7 @@ def _trace_chunk(prepared: PreparedEvaluation, chunk: Chunk) -> tuple[int, int, 
     c = prepared.clean(chunk)
     device, seed = c.logits.device, prepared.context.seed
     key = rng.fold(rng.keys(seed, chunk.ids.to(device)), rng.digest("trace"))
-    ball = prepared.context.threat.ball(torch.arange(len(chunk)) + chunk.offset, device)
+    ball = prepared.context.threat.ball(torch.arange(len(chunk), device="cpu") + chunk.offset, device)
     start = ball.inside(chunk.x.to(device), key)
     return int(c.correct.sum()), len(chunk), [_trace_stage(prepared, s, c, start) for s in prepared.stages]
 

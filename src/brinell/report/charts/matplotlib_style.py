@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from brinell.errors import InputError, MissingExtra, check_output_paths
+from brinell.storage import output_path
 
 SUFFIXES = (".svg", ".png", ".pdf")
 # Colours that readers with any colour vision can tell apart (Okabe & Ito 2008).
@@ -48,8 +49,12 @@ def reproducible_style(plt: Any, font_size: int = 10) -> Any:
 def save(plt: Any, figure: Any, path: Path) -> Path:
     """Write the figure to `path` without a date, close it, and return `path`."""
     figure.tight_layout()
-    figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    kind, metadata = path.suffix.lstrip("."), {"Date": None} if path.suffix == ".svg" else None
+    try:
+        with output_path(path) as place:
+            figure.savefig(place, dpi=160, format=kind, metadata=metadata)
+    finally:
+        plt.close(figure)
     return path
 
 

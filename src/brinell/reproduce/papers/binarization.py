@@ -18,6 +18,7 @@ from brinell.reproduce.exhibit import ONE_MODEL, Exhibit
 from brinell.reproduce.setup import Setup
 from brinell.results import Proportion
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Series, Table
+from brinell.storage import make_folder, write_atomic
 
 # The weak attack of Figure 1: steps that are 255 times too short, as if pixels went up to 255.
 SHORT_STEPS = Plan("pgd-short-steps", (Stage(PGD(20, rel_step=0.25 / 255, random_start=False)),))
@@ -141,12 +142,12 @@ def _appendix_b(setup: Setup) -> AnalysisReport:
 def _gallery(setup: Setup, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """Return the results of the defences as JSON: read from the folder of the exhibit if stored, else measured."""
     folder, n = setup.folder("gallery"), SAMPLES if setup.n is None else setup.n
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     rows = []
     for name in [d.name for d in DEFENCES] if names is None else names:
         path = folder / f"{name}-{n}-{setup.seed}-{version()}.json"
         if not path.exists():
-            path.write_text(json.dumps(measure([name], n, setup.seed)[0].to_json()))
+            write_atomic(path, json.dumps(measure([name], n, setup.seed)[0].to_json()).encode())
         rows.append(json.loads(path.read_text()))
     return rows
 

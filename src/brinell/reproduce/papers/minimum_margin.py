@@ -258,8 +258,8 @@ def _training_samples(setup: Setup) -> TrainingSamples:
         samples = as_samples(setup.data)
     else:
         whole = as_samples(coerce.as_problem(setup.data))
-        samples = whole.take(torch.arange(len(whole) // 2 if setup.n is None else setup.n, len(whole)))
-    return samples.take(torch.arange(min(TRAINING_SAMPLES, len(samples))))
+        samples = whole.take(torch.arange(len(whole) // 2 if setup.n is None else setup.n, len(whole), device="cpu"))
+    return samples.take(torch.arange(min(TRAINING_SAMPLES, len(samples)), device="cpu"))
 
 
 def _trained(setup: Setup) -> AnalysisReport:
@@ -323,7 +323,7 @@ def _strength(setup: Setup, name: str, model: Any) -> Table:
     problem, rows = setup.problem, []
     x, y = problem.x.to(model.device), problem.y.to(model.device)
     key = rng.keys(setup.seed, problem.ids.to(model.device))
-    ball = Ball(setup.threat.norm, torch.full((len(x),), float(setup.threat.eps), device=x.device))
+    ball = Ball(setup.threat.norm, torch.full((len(x),), float(setup.threat.eps), device=x.device, dtype=torch.float32))
     for method, step in TRAININGS:
         with frozen_eval(model.module):
             points = adversarial_points(_method(method, step), model, x, y, key, ball)

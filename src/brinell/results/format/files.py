@@ -1,8 +1,9 @@
 """Read and write the shards of a Run (files of rows, files of adversarials); a file is complete or absent."""
 
+import hashlib
 import os
 import re
-import secrets
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +15,19 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from brinell.errors import InputError, RunError, error_text
-from brinell.results.format.schema import ROWS, conform
+from brinell.errors import RunError, error_text
+from brinell.results.format.checksums import FileSum, changed
+from brinell.results.format.read_parquet import count_rows, read_table
+from brinell.storage import write_atomic
+from brinell.untrusted import open_plain, read_plain
 
 ROWS_FOLDER, ADVERSARIALS_FOLDER = "rows", "adversarials"
-ROWS_END, ADVERSARIALS_END, TEMPORARY_END = ".parquet", ".safetensors", ".tmp"
+ROWS_END, ADVERSARIALS_END = ".parquet", ".safetensors"
+# What the readers raise for damaged files: a flipped bit can turn any number or text in a header into any other.
+DAMAGE = (
+    pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError,
+    OverflowError, MemoryError, RecursionError, struct.error,
+)  # fmt: skip
 
 
 class Adversarials(NamedTuple):
@@ -37,32 +46,6 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip(".-+") or "unnamed"
 
 
-def write_atomic(path: Path, data: "bytes | pa.Buffer") -> None:
-    """Write the data to `path` completely or not at all; return when the file is on disk."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush the directory entries of a folder to disk (fsync), if the platform supports it."""
-    if not hasattr(os, "O_DIRECTORY"):  # pragma: no cover - platforms that cannot open folders
-        return
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def rows_file(run: Path, shard: str) -> Path:
     """Return the path of the file with a shard's rows."""
     return run / ROWS_FOLDER / f"{shard}{ROWS_END}"
@@ -79,72 +62,81 @@ def adversarials_file(run: Path, shard: str) -> Path:
     return run / ADVERSARIALS_FOLDER / f"{shard}{ADVERSARIALS_END}"
 
 
-def is_temporary(path: Path) -> bool:
-    """Return whether the name of a file says that it is an unfinished file of `write_atomic`."""
-    return path.name.startswith(".") and path.name.endswith(TEMPORARY_END)
-
-
 def shards(run: Path, folder: str = ROWS_FOLDER) -> list[str]:
     """Return the sorted names of the finished shards in one folder of a Run, `rows` or `adversarials`."""
     end = ROWS_END if folder == ROWS_FOLDER else ADVERSARIALS_END
     return sorted(file.name[: -len(end)] for file in (run / folder).glob(f"*{end}") if not file.name.startswith("."))
 
 
-def write_rows(path: Path, table: pa.Table) -> None:
-    """Write one shard of rows as Parquet with a checksum on every page."""
+def write_rows(path: Path, table: pa.Table) -> FileSum:
+    """Write one shard of rows as Parquet with a checksum on every page; return its checksum."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
-    write_atomic(path, sink.getvalue())
+    data = sink.getvalue()
+    write_atomic(path, data)
+    return FileSum(data.size, hashlib.sha256(data).hexdigest(), table.num_rows)
 
 
-def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return one shard of rows in the current schema, with all columns or only `columns`."""
+def read_rows(path: Path, columns: Sequence[str] | None = None, listed: FileSum | None = None) -> pa.Table:
+    """Return one shard of rows in the current schema, with all columns or only `columns`.
+
+    `listed` is what the Run lists about the file. If it is given, the whole file must be as listed.
+    """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            known = file.schema_arrow.names
-            return conform(file.read(columns=columns and [c for c in columns if c in known]), columns)
-    except (pa.ArrowException, OSError, InputError) as error:
+        data = read_plain(path)
+        if listed is not None:
+            listed.refuse_other(path, data)
+        table = read_table(data, columns)
+    except DAMAGE as error:
         raise _damaged(path, error) from error
+    if listed is not None and table.num_rows != listed.entries:
+        raise changed(path, f"{listed.entries} rows", f"{table.num_rows} rows")
+    return table
 
 
-def span(path: Path) -> tuple[int, int]:
+def span(path: Path, listed: FileSum | None = None) -> tuple[int, int]:
     """Return the smallest and the largest sample id in a shard of rows; (0, -1) if it has no rows."""
-    try:
-        with pq.ParquetFile(path) as file:
-            column = file.schema_arrow.get_field_index("sample_id")
-            groups = [file.metadata.row_group(k).column(column).statistics for k in range(file.metadata.num_row_groups)]
-            if groups and all(g is not None and g.has_min_max for g in groups):
-                return min(g.min for g in groups), max(g.max for g in groups)
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, error) from error
-    ids = np.asarray(read_rows(path)["sample_id"])
+    ids = np.asarray(read_rows(path, ("sample_id",), listed)["sample_id"])
     return (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
 
 
-def read_all_rows(run: Path, names: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of the shards `names`, in this order (default: all shards), with all columns or `columns`."""
-    names = shards(run) if names is None else names
-    tables = [read_rows(rows_file(run, shard), columns) for shard in names]
-    return pa.concat_tables([conform(ROWS.empty_table(), columns), *tables])
-
-
-def referenced(run: Path) -> set[str]:
-    """Return the names of the adversarial shards that the rows of a Run refer to."""
-    return set(read_all_rows(run, columns=["adv_shard"])["adv_shard"].drop_null().unique().to_pylist())
-
-
-def write_adversarials(path: Path, adversarials: Adversarials) -> None:
-    """Write one shard of adversarials as safetensors."""
+def write_adversarials(path: Path, adversarials: Adversarials) -> FileSum:
+    """Write one shard of adversarials as safetensors; return its checksum."""
     ids, x = np.ascontiguousarray(adversarials.ids), np.ascontiguousarray(adversarials.x)
-    write_atomic(path, save({"ids": ids, "x": x}))
+    data = save({"ids": ids, "x": x})
+    write_atomic(path, data)
+    return FileSum(len(data), hashlib.sha256(data).hexdigest(), len(ids))
 
 
-def read_adversarials(path: Path) -> Adversarials:
-    """Return the adversarials of one shard."""
+def read_adversarials(path: Path, listed: FileSum | None = None) -> Adversarials:
+    """Return the adversarials of one shard; with `listed`, the whole file must be as the Run lists it."""
     try:
-        tensors = load(path.read_bytes())
-        return Adversarials(tensors["ids"], tensors["x"])
-    except (SafetensorError, KeyError, OSError) as error:
+        data = read_plain(path)
+        if listed is not None:
+            listed.refuse_other(path, data)
+        tensors = load(data)
+        ids, x = tensors["ids"], tensors["x"]
+        if ids.dtype != np.int64 or ids.ndim != 1 or x.dtype != np.float32 or x.ndim < 1 or len(x) != len(ids):
+            raise ValueError(f"ids {ids.dtype} {ids.shape} and x {x.dtype} {x.shape}")
+    except DAMAGE as error:
+        raise _damaged(path, error) from error
+    if listed is not None and len(ids) != listed.entries:
+        raise changed(path, f"{listed.entries} adversarials", f"{len(ids)} adversarials")
+    return Adversarials(ids, x)
+
+
+def file_sum(path: Path, count: int) -> FileSum:
+    """Return the size and hash of a file that holds `count` rows or adversarials."""
+    data = read_plain(path)
+    return FileSum(len(data), hashlib.sha256(data).hexdigest(), count)
+
+
+def footer_sum(path: Path) -> FileSum:
+    """Return the size and the number of rows of a file of rows, without its hash."""
+    try:
+        with open_plain(path) as file:
+            return FileSum(os.fstat(file.fileno()).st_size, "", count_rows(file))
+    except DAMAGE as error:
         raise _damaged(path, error) from error
 
 

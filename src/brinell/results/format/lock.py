@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from brinell.errors import RunError
+from brinell.storage import make_folder, writing
 
 try:
     import fcntl
@@ -19,9 +20,14 @@ class Lock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
         self._flock = fcntl is not None
-        self._fd = _flock(self._path) if self._flock else _exclusive(self._path)
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, str(os.getpid()).encode())
+        with writing(folder):
+            self._fd = _flock(self._path) if self._flock else _exclusive(self._path)
+            try:
+                os.ftruncate(self._fd, 0)
+                os.write(self._fd, str(os.getpid()).encode())
+            except BaseException:
+                self.release()
+                raise
 
     def release(self) -> None:
         """Release the lock; call this method only once."""
@@ -32,14 +38,8 @@ class Lock:
 
 def locked_folder(path: Path) -> Lock:
     """Create the folder if it is absent, lock it, and return the lock."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        return Lock(path)
-    except OSError as error:
-        got = f"{type(error).__name__}: {error.strerror}"
-        raise RunError(
-            expected=f"a writable folder at {path}", got=got, remedy="Choose another folder with out= (--out)."
-        ) from error
+    make_folder(path)
+    return Lock(path)
 
 
 def _flock(path: Path) -> int:

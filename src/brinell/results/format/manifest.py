@@ -17,8 +17,11 @@ from brinell.errors import InputError, RunError
 from brinell.finding import Finding
 from brinell.results.format.schema import SCHEMA_VERSION
 from brinell.results.format.typed_json import StoredObject
+from brinell.untrusted import cleaned, read_json
 
 MANIFEST = "manifest.json"
+# The fields with the checksums: of the list of shards, and of the manifest itself.
+CHECKSUMS, SEAL = "checksums", "sha256"
 ABSENT = "nothing"
 # Names do not make two evaluations different.
 LABELS = ("threat.eps_text", "model.name", "data.name")
@@ -51,14 +54,19 @@ class ThreatRecord(StoredObject):
 class StageRecord(StoredObject):
     """One stage of the plan.
 
-    `share` is the fraction of the survivors that a stage of the audit attacks, None for other stages. `requires` is
-    what the attack needs from the model, such as "logits"; it is None in Runs that early versions of Brinell wrote.
+    `share` is the fraction of the survivors that a stage of the audit attacks, None for other stages. `near` is the
+    share of the clean margin below which such a stage attacks every survivor, None if it attacks only the drawn ones.
+    `requires` is what the attack needs from the model, such as "logits"; it is None in Runs that early versions of
+    Brinell wrote.
+    `via` is the surrogate whose gradients the attack follows, None if it follows the model's own.
     """
 
     name: str
     hash: str | None = None
     share: float | None = None
+    near: float | None = None
     requires: str | None = field(default=None, metadata={"key": "needs"})
+    via: Mapping[str, Any] | None = None
 
     @property
     def is_audit(self) -> bool:
@@ -178,7 +186,7 @@ class Manifest(StoredObject):
 
     `resumed` has an entry for each resume in another environment, `merged_from` has an entry for each merged Run.
     `images` says whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius
-    `eps[k]`.
+    `eps[k]`. `checksums` ties the list of shards to the manifest.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -202,11 +210,18 @@ class Manifest(StoredObject):
     finished: bool = False
     wall_seconds: float | None = None
     startup_seconds: float | None = None
+    checksums: Mapping[str, Any] | None = None
 
     @property
     def findings(self) -> list[Finding]:
         """The results of the checks as `Finding` objects."""
         return [Finding.from_json(check.raw) for check in self.checks]
+
+    @property
+    def last_environment(self) -> Mapping[str, Any]:
+        """The environment of the last process that wrote the Run."""
+        last: Mapping[str, Any] = self.resumed[-1]["environment"] if self.resumed else self.environment.raw
+        return last
 
     @property
     def sample_radii(self) -> dict[int, float] | None:
@@ -264,19 +279,28 @@ def encode(manifest: Mapping[str, Any]) -> bytes:
         ) from error
 
 
+def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest with a hash of all its values in the field `sha256`, so that damage is noticed.
+
+    >>> seal({"seed": 0}) == seal(seal({"seed": 0})) != seal({"seed": 1})
+    True
+    """
+    body = {key: value for key, value in manifest.items() if key != SEAL}
+    text = json.dumps(json.loads(json.dumps(body)), sort_keys=True, separators=(",", ":"))
+    return {**body, SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
 def decode(path: Path) -> Manifest:
     """Return the manifest in the folder `path`; raise a RunError if it is missing or invalid."""
     file = path / MANIFEST
     try:
-        raw = json.loads(file.read_bytes(), parse_constant=_refuse_constant)
+        raw = read_json(file)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             expected=f"a Run with a manifest at {file}",
             got="no such file",
             remedy="Pass the folder that an evaluation wrote (brinell evaluate --out FOLDER).",
         ) from None
-    except RecursionError as error:
-        raise _unreadable(file, "JSON that is nested too deeply") from error
     except (OSError, ValueError) as error:
         raise _unreadable(file, str(error)) from error
     if not isinstance(raw, dict) or not isinstance(raw.get("identity"), dict):
@@ -288,14 +312,17 @@ def decode(path: Path) -> Manifest:
             got=f"version {version} in {file}",
             remedy="Update Brinell: pip install --upgrade brinell.",
         )
+    # Runs of earlier versions have neither field.
+    if (SEAL in raw or CHECKSUMS in raw) and raw.get(SEAL) != seal(raw)[SEAL]:
+        raise RunError(
+            expected=f"{file} as Brinell wrote it",
+            got="other content than its own field sha256 says",
+            remedy="Restore the file from a copy, or evaluate into a new folder.",
+        )
     try:
-        return Manifest.read(raw)
+        return Manifest.read(cleaned(raw))
     except RunError as error:
         raise RunError(expected=error.expected, got=f"{error.got} in {file}", remedy=error.remedy) from None
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"the value {name}, which is not valid JSON")
 
 
 def attack_hash(stage: Mapping[str, Any]) -> str:

@@ -31,6 +31,9 @@ class Evidence(Enum):
 NUMBERS = ("sample_id", "attack", "broken", "forwards", "backwards", "seconds", "verified", "judged", "chosen", "flags")
 """The columns from which accuracies, costs and the verdict are computed."""
 
+LATER_COLUMNS = frozenset({"judged", "chosen"})
+"""The columns that the first version of Brinell did not store: only these may be missing in the rows of a Run."""
+
 AUDIT = "audit"
 """The flag of rows of samples that were drawn for the audit."""
 
@@ -116,6 +119,21 @@ def counted(table: pa.Table) -> npt.NDArray[np.bool_]:
     []
     """
     return np.asarray(pc.and_(table["broken"], pc.fill_null(table["verified"], False)), dtype=bool)
+
+
+def margin_left(table: pa.Table) -> npt.NDArray[np.float64]:
+    """Return for each row the share of the clean margin that is left: 1 at the clean point, 0 at the boundary.
+
+    The share does not depend on the scale of the logits. It is inf where a margin is missing or the sample is wrong.
+
+    >>> margin_left(pa.table({"clean_margin": [-4.0, -4.0, 1.0], "adv_margin": [-1.0, None, 2.0]})).tolist()
+    [0.25, inf, inf]
+    """
+    clean, best = (np.asarray(table[c].cast(pa.float64()).fill_null(np.nan)) for c in ("clean_margin", "adv_margin"))
+    usable = np.isfinite(clean) & np.isfinite(best) & (clean < 0)
+    left = np.full(len(clean), np.inf)
+    left[usable] = best[usable] / clean[usable]
+    return left
 
 
 def flagged(table: pa.Table, flag: str) -> npt.NDArray[np.bool_]:

@@ -1,9 +1,11 @@
 """The only writer of a Run's folder.
 
-Layout: ``manifest.json``, ``rows/NAME.parquet``, ``adversarials/NAME.safetensors``. A shard's adversarials are written
-before the rows that refer to them: a process killed at any moment loses at most the shard it was writing.
+Layout: ``manifest.json``, ``checksums.jsonl``, ``rows/NAME.parquet``, ``adversarials/NAME.safetensors``. A shard's
+adversarials are written before the rows that refer to them, and the rows before the line that lists the shard: a
+process killed at any moment loses at most the shard it was writing.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -17,12 +19,27 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.errors import InputError, RunError
 from brinell.results.format import files
+from brinell.results.format.checksums import LIST, Listed, ShardList, append_line
 from brinell.results.format.lock import LOCK, Lock, locked_folder
-from brinell.results.format.manifest import MANIFEST, Manifest, decode, differences, encode, material, now
+from brinell.results.format.manifest import (
+    CHECKSUMS,
+    MANIFEST,
+    SEAL,
+    Manifest,
+    decode,
+    differences,
+    encode,
+    material,
+    now,
+    seal,
+)
 from brinell.results.format.schema import Evidence, conform, counted, is_evidence
+from brinell.results.format.shards import Shards
+from brinell.storage import is_temporary, make_folder, write_atomic, writing
 
-FIXED = ("schema_version", "identity", "created")
-SHOWN = 100
+FIXED = ("schema_version", "identity", "created", CHECKSUMS, SEAL)
+# Of what differs from the stored evaluation, an error shows this many fields with this many characters each.
+FIELDS_SHOWN, SHOWN = 12, 100
 
 
 class Writer:
@@ -38,25 +55,28 @@ class Writer:
     True
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any], lock: Lock) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], lock: Lock, listed: ShardList | None) -> None:
         self.path = path
+        self._listed = listed
         self._manifest = dict(manifest)
         self._lock: Lock | None = lock
         self._count = _last_number(path)
         for folder in (files.ROWS_FOLDER, files.ADVERSARIALS_FOLDER):
-            (path / folder).mkdir(exist_ok=True)
+            make_folder(path / folder)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> "Writer":
         """Return the writer of a new Run; the folder `path` is absent, is empty, or holds a Run without rows."""
-        path, data = Path(path), encode(manifest)
+        path, listed = Path(path), ShardList(start=secrets.token_hex(32))
+        manifest = _sealed(manifest, listed)
         _refuse_used(path)
         made = not path.exists()
         lock = locked_folder(path)
         try:
             _refuse_used(path)  # again, now that the lock is held
-            files.write_atomic(path / MANIFEST, data)
-            return cls(path, manifest, lock)
+            _clear(path)
+            write_atomic(path / MANIFEST, encode(manifest))
+            return cls(path, manifest, lock, listed)
         except BaseException:
             lock.release()
             _undo(path, made)
@@ -69,11 +89,14 @@ class Writer:
         Raise a RunError if `manifest` has another identity than the Run.
         """
         path = Path(path)
-        _refuse_other(path, decode(path), manifest)
+        refuse_other(path, decode(path), manifest)
         lock = Lock(path)
         try:
-            _sweep(path)
-            writer = cls(path, decode(path).raw, lock)
+            stored = decode(path)
+            shards = Shards.open(path, stored)
+            _sweep(shards, stored.finished)
+            writer = cls(path, stored.raw, lock, shards.listed)
+            writer._adopt(shards)
             writer._note_environment(manifest.get("environment", {}))
             return writer
         except BaseException:
@@ -103,12 +126,18 @@ class Writer:
         table, adversarials = conform(table), _pair(adv_ids, adv_x)
         if table.num_rows == 0:
             return
+        finished = self.stored.finished
+        if finished:  # a kill from here on leaves an unfinished Run
+            self.update(finished=False)
         self._count += 1
         shard = f"{self._count:08d}-{secrets.token_hex(4)}"
         table = _refer(table, adversarials.ids, shard)
+        images = None
         if len(adversarials.ids):
-            files.write_adversarials(files.adversarials_file(self.path, shard), adversarials)
-        files.write_rows(files.rows_file(self.path, shard), table)
+            images = files.write_adversarials(files.adversarials_file(self.path, shard), adversarials)
+        self._list(shard, Listed(files.write_rows(files.rows_file(self.path, shard), table), images))
+        if finished:
+            self.update(finished=True)
 
     def update(self, **fields: Any) -> None:
         """Set fields of the manifest that become known later, such as finished, wall_seconds, checks and notes."""
@@ -118,8 +147,8 @@ class Writer:
             remedy = "Start a new Run with Writer.create to change these fields."
             got = f"{', '.join(fixed)}, which cannot change"
             raise InputError(expected="fields of the manifest that may change", got=got, remedy=remedy)
-        manifest = {**self._manifest, **fields}
-        files.write_atomic(self.path / MANIFEST, encode(manifest))
+        manifest = _sealed({**self._manifest, **fields}, self._listed)
+        write_atomic(self.path / MANIFEST, encode(manifest))
         self._manifest = manifest
 
     def close(self) -> None:
@@ -134,6 +163,19 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _list(self, shard: str, sums: Listed) -> None:
+        if self._listed is not None:  # a Run of an earlier version has no list
+            append_line(self.path, self._listed, shard, sums)
+
+    def _adopt(self, shards: Shards) -> None:
+        """List the shard that a killed writer wrote but did not list, after reading it completely."""
+        for shard in shards.unlisted:
+            rows, images = files.rows_file(self.path, shard), files.adversarials_file(self.path, shard)
+            count, sums = files.read_rows(rows).num_rows, None
+            if images.exists():
+                sums = files.file_sum(images, len(files.read_adversarials(images).ids))
+            self._list(shard, Listed(files.file_sum(rows, count), sums))
+
     def _check_open(self) -> None:
         if self._lock is None:
             raise RunError(
@@ -142,8 +184,7 @@ class Writer:
 
     def _note_environment(self, environment: Mapping[str, Any]) -> None:
         stored = self.stored
-        last = stored.resumed[-1]["environment"] if stored.resumed else stored.environment.raw
-        if differences(last, environment):
+        if differences(stored.last_environment, environment):
             self.update(resumed=[*stored.resumed, {"at": now(), "environment": dict(environment)}])
 
 
@@ -204,8 +245,12 @@ def _refuse_used(path: Path) -> None:
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a folder holds only the lock and temporary files, which a killed `create` leaves."""
-    return all(file.name == LOCK or files.is_temporary(file) for file in path.iterdir())
+    """Return whether a folder holds only the lock, temporary files and empty folders: what a killed `create` leaves."""
+    shards = (files.ROWS_FOLDER, files.ADVERSARIALS_FOLDER)
+    return all(
+        file.name == LOCK or is_temporary(file) or (file.name in shards and file.is_dir() and not any(file.iterdir()))
+        for file in path.iterdir()
+    )
 
 
 def _undo(path: Path, made: bool) -> None:
@@ -216,10 +261,15 @@ def _undo(path: Path, made: bool) -> None:
                 path.rmdir()
 
 
-def _refuse_other(path: Path, stored: Manifest, manifest: Mapping[str, Any]) -> None:
+def refuse_other(path: Path, stored: Manifest, manifest: Mapping[str, Any]) -> None:
+    """Raise a RunError if `manifest` has another identity than the Run in `path`, whose manifest is `stored`."""
     fields = differences(stored.identity.raw, manifest["identity"])
     if material(fields):
-        listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in fields.items())
+        # The outermost fields first: they say what the inner ones follow from.
+        shown = sorted(fields.items(), key=lambda item: item[0].count(".") + item[0].count("["))[:FIELDS_SHOWN]
+        listed = "; ".join(f"{name} (stored {_short(old)}, given {_short(new)})" for name, (old, new) in shown)
+        if len(fields) > len(shown):
+            listed += f"; and {len(fields) - len(shown)} more"
         raise RunError(
             expected=f"the evaluation stored in {path}",
             got=f"an evaluation that differs in {listed}",
@@ -232,13 +282,41 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _sweep(path: Path) -> None:
-    """Remove temporary files and adversarial shards that no row refers to; if rows are unreadable, remove nothing."""
-    used = files.referenced(path)
-    for leftover in filter(files.is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
-        leftover.unlink()
-    for shard in set(files.shards(path, files.ADVERSARIALS_FOLDER)) - used:
-        files.adversarials_file(path, shard).unlink()
+def _sealed(manifest: Mapping[str, Any], listed: ShardList | None) -> dict[str, Any]:
+    """Return the manifest with its checksums; unchanged for a Run of an earlier version, which has none."""
+    plain = json.loads(encode(manifest))
+    return dict(manifest) if listed is None else seal({**plain, CHECKSUMS: listed.stored})
+
+
+def _sweep(shards: Shards, finished: bool) -> None:
+    """Remove temporary files and the adversarials of a shard whose rows a killed writer did not write.
+
+    Such a shard is the last one and has no rows, and the list does not name it. Nothing else is removed, and in a
+    finished Run nothing but temporary files.
+    """
+    path = shards.run
+    rows = shards.all_rows(["adv_shard"])  # if rows are unreadable, nothing is removed
+    used = {*shards.names, *rows["adv_shard"].drop_null().unique().to_pylist()}
+    last = shards.names[-1] if shards.names else ""
+    with writing(path):
+        _remove_temporary(path)
+        for shard in files.shards(path, files.ADVERSARIALS_FOLDER):
+            if shard not in used and shard > last and not finished:
+                files.adversarials_file(path, shard).unlink()
+
+
+def _clear(path: Path) -> None:
+    """Remove what a killed writer left in a folder without rows: a list, adversarials and temporary files."""
+    with writing(path):
+        (path / LIST).unlink(missing_ok=True)
+        _remove_temporary(path)
+        for shard in files.shards(path, files.ADVERSARIALS_FOLDER) if (path / MANIFEST).exists() else ():
+            files.adversarials_file(path, shard).unlink()
+
+
+def _remove_temporary(path: Path) -> None:
+    for leftover in filter(is_temporary, [*path.glob(".*"), *path.glob("*/.*")]):
+        leftover.unlink(missing_ok=True)
 
 
 def _last_number(path: Path) -> int:

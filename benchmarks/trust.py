@@ -1,0 +1,320 @@
+"""Can the verdict be believed? Broken defences and sound networks, many draws of samples each, default options.
+
+Usage: python benchmarks/trust.py [--only NAME …] [--kind broken|sound] [--draws 10] [--n 100] [--plan fast]
+       [--adaptive] [--store FOLDER] [--out benchmarks/results] [--list] [--table]
+
+Every draw of every model is one JSON file in the store, and a draw that is there is not run again: interrupt it at any
+time. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy that any
+attack reached: AutoAttack on the network without the trick, with every point verified on the defence, and whatever the
+draws themselves found. `--table` only writes trust.md and trust.json from the store.
+"""
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from trust_models import BASES, Entry, broken, sound
+
+import brinell
+from brinell.core.dataset import Problem
+from brinell.evaluation import coerce
+from brinell.ops import rng
+
+# A broken defence must not be reliable by more than this above the truth; `--adaptive` should come this close.
+ABOVE, CLOSE = 0.02, 0.03
+# Points for models that count on the 8-bit grid keep this distance from the edge of the ball, to be rounded.
+HALF_LEVEL = 0.5 / 255
+PASSES = 20
+
+
+def slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def drawn(problem: Problem, draw: int, n: int) -> Problem:
+    """A draw of n samples, or all if there are fewer; the ids are those of the whole problem."""
+    order = rng.bits(rng.keys(1000, torch.tensor([draw])), len(problem))[0].argsort()[:n].sort().values
+    return Problem(problem.x[order], problem.y[order], ids=problem.ids[order], name=problem.name)
+
+
+# ---------------------------------------------------------------- truth
+
+
+def fooled(entry: Entry, x: Tensor, y: Tensor) -> Tensor:
+    """Whether each point fools the defence: in a fresh pass, or in most passes if it is randomised."""
+    model = coerce.as_classifier(entry.build(), None)
+    with torch.no_grad():
+        passes = [model.forward(x).logits.argmax(1) != y for _ in range(PASSES if entry.randomised else 1)]
+    return 2 * torch.stack(passes).sum(0) > len(passes)
+
+
+def adversarials(name: str, entry: Entry, build: Any, problem: Problem, store: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and adversarials of an attack on a surrogate; every sample is attacked once and kept in the store.
+
+    The attack is AutoAttack for the networks that many defences share, Auto-PGD on two losses for the others.
+    """
+    threat = replace(entry.threat, eps=entry.threat.eps - HALF_LEVEL) if entry.on_grid else entry.threat
+    file = store / "truth" / f"{slug(name)}-{slug(str(threat))}.npz"
+    stored = dict(np.load(file)) if file.exists() else {"ids": np.zeros(0, np.int64), "tried": np.zeros(0, np.int64)}
+    new = ~torch.isin(problem.ids, torch.from_numpy(stored["tried"]))
+    if bool(new.any()):
+        part = Problem(problem.x[new], problem.y[new], ids=problem.ids[new], name=problem.name)
+        plan = "autoattack" if name in BASES else "apgd"
+        with tempfile.TemporaryDirectory() as folder:
+            found = brinell.evaluate(build(), part, threat, plan, out=Path(folder) / "r", progress=False).adversarials()
+        stored["tried"] = np.concatenate([stored["tried"], part.ids.numpy()])
+        if len(found.ids):
+            stored["x"] = np.concatenate([stored["x"], found.x]) if "x" in stored else found.x
+            stored["ids"] = np.concatenate([stored["ids"], found.ids])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, **stored)
+    keep = np.isin(stored["ids"], problem.ids.numpy())
+    return stored["ids"][keep], stored["x"][keep] if "x" in stored else np.zeros(0, np.float32)
+
+
+def known_broken(entry: Entry, drawn_ids: set[int], store: Path) -> set[int]:
+    """Ids among these that an attack with knowledge of the trick breaks, each verified on the defence."""
+    whole = entry.data()
+    keep = torch.tensor([i in drawn_ids for i in whole.ids.tolist()])
+    problem = Problem(whole.x[keep], whole.y[keep], ids=whole.ids[keep], name=whole.name)
+    ids = set(problem.ids[fooled(entry, problem.x, problem.y)].tolist())
+    label = dict(zip(problem.ids.tolist(), problem.y.tolist(), strict=True))
+    for name, build in entry.surrogates:
+        at, points = adversarials(name, entry, build, problem, store)
+        if not len(at):
+            continue
+        x = torch.from_numpy(points)
+        x = (x * 255).round() / 255 if entry.on_grid else x
+        y = torch.tensor([label[i] for i in at.tolist()])
+        ids |= {i for i, hit in zip(at.tolist(), fooled(entry, x, y).tolist(), strict=True) if hit}
+    return ids
+
+
+# ---------------------------------------------------------------- draws
+
+
+def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool) -> dict[str, Any]:
+    problem, begun = drawn(entry.data(), draw, n), time.perf_counter()
+    out: dict[str, Any] = {"name": entry.name, "draw": draw, "n": len(problem), "ids": problem.ids.tolist()}
+    options: dict[str, Any] = {"adaptive": True} if adaptive else {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run = brinell.evaluate(
+                entry.build(),
+                problem,
+                entry.threat,
+                plan,
+                seed=draw,
+                out=Path(folder) / "run",
+                progress=False,
+                **options,
+            )
+            cost, verdict = run.cost, run.verdict
+            return out | {
+                "verdict": verdict.level,
+                "findings": [f"{f.name}: {f.message}" for f in verdict.findings],
+                "clean": run.clean_accuracy.k,
+                "robust": run.robust_accuracy.k,
+                "survivors": run.survivors().tolist(),
+                "forwards": cost.forwards,
+                "backwards": cost.backwards,
+                "seconds": time.perf_counter() - begun,
+            }
+    except brinell.BrinellError as error:
+        return out | {"verdict": "refused", "findings": [str(error)], "seconds": time.perf_counter() - begun}
+
+
+def run_draws(entry: Entry, args: argparse.Namespace, adaptive: bool) -> None:
+    for draw in range(args.draws):
+        file = draw_file(args, entry.name, adaptive, draw)
+        if file.exists():
+            continue
+        plan = args.adaptive_plan or args.plan if adaptive else args.plan
+        result = measure(entry, draw, args.n, plan, adaptive)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_suffix(".part").write_text(json.dumps(result))
+        file.with_suffix(".part").replace(file)
+        share = "" if "robust" not in result else f"{result['robust']} of {result['n']}"
+        print(f"{entry.name}, draw {draw}{', adaptive' * adaptive}: {result['verdict']} {share}", flush=True)
+
+
+def draw_file(args: argparse.Namespace, name: str, adaptive: bool, draw: int) -> Path:
+    plan = args.adaptive_plan or args.plan if adaptive else args.plan
+    return Path(args.store) / f"{plan}{'-adaptive' * adaptive}" / f"{slug(name)}.{draw}.json"
+
+
+def stored_draws(args: argparse.Namespace, name: str, adaptive: bool) -> list[dict[str, Any]]:
+    files = [draw_file(args, name, adaptive, draw) for draw in range(args.draws)]
+    return [json.loads(f.read_text()) for f in files if f.exists()]
+
+
+# ---------------------------------------------------------------- table
+
+
+def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
+    plain, adaptive = (stored_draws(args, entry.name, a) for a in (False, True))
+    if not plain and not adaptive:
+        return None
+    finished = [d for d in plain + adaptive if "robust" in d]
+    ids = {i for d in plain + adaptive for i in d["ids"]}
+    known = known_broken(entry, ids, Path(args.store)) if entry.broken else set()
+    if entry.broken and not entry.randomised:
+        known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
+    out: dict[str, Any] = {"name": entry.name, "broken": entry.broken, "threat": str(entry.threat)}
+    for kind, draws in (("default", plain), ("adaptive", adaptive)):
+        rows = []
+        for d in draws:
+            row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
+            if entry.broken:
+                row["truth"] = len(set(d["ids"]) - known)
+            if "robust" in d:
+                row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
+            rows.append(row)
+        out[kind] = rows
+    return out
+
+
+def gap(row: dict[str, Any]) -> float:
+    return (row["robust"] - row["truth"]) / row["n"]
+
+
+def deceived(entry: dict[str, Any]) -> int:
+    return sum(r["verdict"] == "reliable" and gap(r) > ABOVE for r in entry["default"])
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / max(len(values), 1)
+
+
+def percent(rows: list[dict[str, Any]], key: str) -> str:
+    values = [100 * r[key] / r["n"] for r in rows if key in r]
+    return f"{mean(values):.1f}" if values else "–"
+
+
+def verdicts(rows: list[dict[str, Any]]) -> str:
+    counts = {v: sum(r["verdict"] == v for r in rows) for v in ("reliable", "suspicious", "invalid", "refused")}
+    return ", ".join(f"{c} {v}" for v, c in counts.items() if c) or "–"
+
+
+def is_close(entry: dict[str, Any]) -> bool:
+    """Whether the adaptive evaluation came within 3 points of the truth, in the mean over its draws."""
+    rows = [r for r in entry["adaptive"] if "robust" in r]
+    return bool(rows) and mean([gap(r) for r in rows]) <= CLOSE
+
+
+def reasons(rows: list[dict[str, Any]]) -> str:
+    names = [f.split(":")[0] if r["verdict"] != "refused" else "refused" for r in rows for f in r["findings"]]
+    return ", ".join(dict.fromkeys(names)) or "–"
+
+
+def broken_line(e: dict[str, Any]) -> str:
+    rows, tried = e["default"], e["adaptive"]
+    passes = mean([r["passes"] for r in rows if "passes" in r])
+    more = mean([r["passes"] for r in tried if "passes" in r])
+    cells = [
+        e["name"], e["threat"], str(len(rows)), percent(rows or tried, "truth"), percent(rows, "robust"),
+        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}", percent(tried, "robust"),
+        "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def sound_line(e: dict[str, Any]) -> str:
+    rows, tried = e["default"], e["adaptive"]
+    passes = mean([r["passes"] for r in rows if "passes" in r])
+    alarms = sum(r["verdict"] != "reliable" for r in rows)
+    cells = [
+        e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms), reasons(rows),
+        f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+BROKEN = [
+    "defence", "threat", "draws", "truth, %", "robust, %", "verdicts", "reliable and more than 2 points too high",
+    "findings", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
+]  # fmt: skip
+SOUND = [
+    "network", "threat", "draws", "robust, %", "verdicts", "not reliable", "findings", "passes", "adaptive, %",
+    "verdicts, adaptive",
+]  # fmt: skip
+
+
+def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    bad, good = [e for e in entries if e["broken"]], [e for e in entries if not e["broken"]]
+    draws = [r for e in bad for r in e["default"]]
+    wrong, tried = sum(map(deceived, bad)), [e for e in bad if e["adaptive"]]
+    calm = [r for e in good for r in e["default"]]
+    alarms = sum(r["verdict"] != "reliable" for r in calm)
+    return "\n".join(
+        [
+            "# Can the verdict be believed?",
+            "",
+            f"`python benchmarks/trust.py`, plan `{args.plan}` with default options, draws of {args.n} of 300 samples "
+            f"(fewer where the data have fewer), one thread, torch {torch.__version__}, {platform.machine()}. Means "
+            "over the draws. Passes are forward plus backward passes per draw."
+            + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else ""),
+            "",
+            f"**Broken defences ({len(bad)}).** Reliable and more than 2 points above the truth: {wrong} of "
+            f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
+            f"{sum(map(is_close, tried))} of {len(tried)}.",
+            "",
+            f"**Sound networks ({len(good)}).** Not reliable: {alarms} of {len(calm)} draws.",
+            "",
+            f"| {' | '.join(BROKEN)} |",
+            f"|{'---|' * len(BROKEN)}",
+            *map(broken_line, bad),
+            "",
+            f"| {' | '.join(SOUND)} |",
+            f"|{'---|' * len(SOUND)}",
+            *map(sound_line, good),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--kind", choices=["broken", "sound"])
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--n", type=int, default=100)
+    parser.add_argument("--plan", default="fast")
+    parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
+    parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
+    parser.add_argument("--only-adaptive", action="store_true", help="run the adaptive evaluation alone")
+    parser.add_argument("--store", default="runs/trust", help="folder of the draws, the truths and trained networks")
+    parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    entries = [*broken(), *sound(Path(args.store) / "networks")]
+    if args.kind:
+        entries = [e for e in entries if e.broken == (args.kind == "broken")]
+    if args.only:
+        entries = [e for e in entries if e.name in args.only]
+    if args.list:
+        print("\n".join(f"{'broken' if e.broken else 'sound'}  {e.name}  {e.threat}" for e in entries))
+        return
+    if not args.table:
+        for e in entries:
+            for adaptive in (False,) * (not args.only_adaptive) + (True,) * (args.adaptive or args.only_adaptive):
+                run_draws(e, args, adaptive)
+    results = [s for e in entries if (s := summary(e, args)) is not None]
+    text = report(results, args)
+    print(text)
+    if args.out:
+        Path(args.out, "trust.md").write_text(text)
+        Path(args.out, "trust.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What a verdict rests on, each item with its number, and what was not tested: short sentences."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+from brinell.results import row_queries
+from brinell.results.format.schema import NUMBERS, counted
+
+if TYPE_CHECKING:
+    from brinell.results.run import Run
+
+BINARIZATION = "active test"
+ADAPTIVE = "adaptive"
+NOT_MADE = "not made: "
+# The checks whose good outcome is evidence, in the order in which they are listed.
+CHECKS = ("finite differences", "equal margins", "reversed loss", "8-bit grid", "asked again")
+
+
+def evidence(run: "Run") -> Iterable[str]:
+    """Yield what speaks for the result, a sentence each.
+
+    >>> from brinell.results import Run
+    >>> next(iter(evidence(Run.open("tests/results/golden_run_v1"))))
+    '3 of 5 correct samples are broken, each by an adversarial that was verified with a fresh pass.'
+    """
+    correct, robust = run.clean_accuracy.k, run.robust_accuracy.k
+    yield (
+        f"{correct - robust} of {n_samples(correct, 'correct ')} are broken, each by an adversarial that was verified "
+        "with a fresh pass."
+    )
+    yield from _effort(run)
+    if run.audit is not None:
+        yield f"Audit: {run.audit}."
+    if run.layers is not None:
+        yield from (as_sentence(f"{line[0].upper()}{line[1:]}") for line in run.layers.lines)
+    yield from _rounded(run)
+    findings = {f.name: f for f in run.findings}
+    test = findings.get(BINARIZATION)
+    if test is not None and test.value is not None:
+        yield f"Binarization test: the attack found the known adversarial of {test.value:.0%} of the samples."
+    if ADAPTIVE in findings:
+        yield as_sentence(f"Adaptive: {findings[ADAPTIVE].message}")
+    for name in CHECKS:
+        if name in findings and findings[name].ok and findings[name].value is not None:
+            yield as_sentence(f"{name[0].upper()}{name[1:]}: {findings[name].message}")
+
+
+def _effort(run: "Run") -> Iterable[str]:
+    """Yield how strongly every survivor was attacked; nothing if the Run does not say what its attacks require."""
+    stages = [s for s in run.identity.plan.main_stages if s.requires is not None]
+    survivors = run.survivors()
+    if not stages or not len(survivors):
+        return
+    steps = least_effort(run, [s.name for s in stages if not s.black_box], "backwards", survivors)
+    queries = least_effort(run, [s.name for s in stages if s.black_box], "forwards", survivors)
+    yield (
+        f"Each of {n_samples(len(survivors), kind='survivor')} withstood at least {steps:,} gradients and {queries:,} "
+        "black-box queries."
+    )
+
+
+def _rounded(run: "Run") -> Iterable[str]:
+    rows = run.shards.all_rows((*NUMBERS, "verified_8bit"))
+    claims = counted(rows) & np.asarray(pc.is_valid(rows["verified_8bit"]), dtype=bool)
+    total, kept = int(claims.sum()), int((claims & np.asarray(pc.fill_null(rows["verified_8bit"], False))).sum())
+    if total:
+        yield f"{kept} of {n_samples(total, kind='adversarial')} stay adversarial in the ball when rounded to 8 bits."
+
+
+def untested(run: "Run") -> Iterable[str]:
+    """Yield what was not tested, a sentence each.
+
+    >>> from brinell.results import Run
+    >>> list(untested(Run.open("tests/results/golden_run_v1")))[-1]
+    'Attacks made for this model.'
+    """
+    findings, plan = {f.name: f for f in run.findings}, run.identity.plan
+    test = findings.get(BINARIZATION)
+    if test is None:
+        yield "The attack on known adversarials (binarization test, --test)."
+    elif test.message.startswith(NOT_MADE):
+        yield as_sentence(f"The attack on known adversarials: the binarization test was {test.message}")
+    elif test.value is None:
+        yield "The attack on known adversarials: no sample of the binarization test could be used."
+    if not any(stage.black_box for stage in plan.stages):
+        yield "Attacks without gradients."
+    if plan.audited and run.audit is None:
+        yield "What the full plan would find (audit)."
+    if "finite differences" not in findings:
+        yield "Gradients against finite differences."
+    if not run.probes:
+        yield "Indicators of attack failure (--probe)."
+    if ADAPTIVE not in findings:
+        yield "Attacks made for this model."
+
+
+def least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:
+    """Return the smallest total of passes (forwards or backwards) that all `attacks` spent on a sample of `ids`."""
+    table = run.numbers()
+    chosen = np.asarray(pc.is_in(table["attack"], value_set=pa.array(list(attacks), pa.string())), dtype=bool)
+    at, passes = row_queries.ids_of(table)[chosen], np.asarray(table[column], dtype=np.int64)[chosen]
+    keep = np.isin(at, ids)
+    total = np.zeros(len(ids), dtype=np.int64)
+    np.add.at(total, np.searchsorted(ids, at[keep]), passes[keep])
+    return int(total.min())
+
+
+def n_samples(count: int, before: str = "", kind: str = "sample") -> str:
+    """Return the number with its noun: "1 sample", "2 samples"."""
+    return f"{count} {before}{kind}{'' if count == 1 else 's'}"
+
+
+def as_sentence(text: str) -> str:
+    """Return the text with a full stop, unless it ends a sentence already."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

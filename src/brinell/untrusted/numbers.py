@@ -1,0 +1,33 @@
+"""Parse numbers and fractions of bounded size."""
+
+import math
+import re
+
+# Longer texts are no numbers that a person writes. The exponent has at most three digits: 1e999999999 as a fraction
+# has a billion digits.
+LONGEST = 64
+PATTERN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?(?:/[0-9]+)?")
+
+
+def parse_number(text: str) -> float:
+    """Return the number or fraction in a text, such as "0.031" or "8/255", correctly rounded; spaces are ignored.
+
+    Raise a ValueError for any other text, for a number beyond the range of floats, and for texts that are too long.
+
+    >>> parse_number("8 / 255") == 8 / 255, parse_number("-.5e1")
+    (True, -5.0)
+    >>> parse_number("1e999999999")
+    Traceback (most recent call last):
+    ValueError: '1e999999999' is not a number
+    """
+    short = text.replace(" ", "") if len(text) <= LONGEST else ""
+    numerator, slash, denominator = short.partition("/")
+    if not PATTERN.fullmatch(short) or (slash and not numerator.lstrip("+-").isdigit()):
+        raise ValueError(f"{text[:LONGEST]!r} is not a number")
+    if slash and not int(denominator):
+        raise ValueError(f"{text!r} divides by zero")
+    # Python divides integers with one rounding, as a fraction would.
+    value = int(numerator) / int(denominator) if slash else float(short)
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is too large")
+    return value

@@ -1,0 +1,96 @@
+"""How many survivors of a Run to attack again, and what attacking them shows."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from brinell.errors import InputError
+from brinell.results.statistics import hidden, sample_size
+
+# Bits of a drawn seed: too many to prepare for, and exact in any JSON reader.
+SEED_BITS = 48
+
+
+@dataclass(frozen=True)
+class RerunSample:
+    """How many survivors to attack again: `count`, or as many as it takes to find `hidden` broken ones.
+
+    Without both, `hidden` is half of the 95 % interval of the robust accuracy, in samples: what is hidden with a larger
+    effect than the sampling error is found. `seed` chooses the samples.
+
+    >>> [s.size(500, half_interval=31) for s in (RerunSample(hidden=25), RerunSample(), RerunSample(7))]
+    [56, 45, 7]
+    """
+
+    count: int | None = None
+    hidden: int | None = None
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.hidden is not None:
+            raise InputError(
+                expected="either the number of samples to run again, or the number of hidden samples to find",
+                got=f"rerun={self.count} and hidden={self.hidden}",
+                remedy="Leave out rerun (--rerun) or hidden (--hidden).",
+            )
+        for name, value, least in (("rerun", self.count, 0), ("hidden", self.hidden, 1)):
+            if value is not None and (isinstance(value, bool) or value < least):
+                raise InputError(
+                    expected=f"{name} of at least {least}", got=f"{value}", remedy=f"Leave {name} out for the default."
+                )
+        if not 0 < self.confidence < 1:
+            raise InputError(
+                expected="a confidence between 0 and 1", got=f"{self.confidence}", remedy="Pass 0.95 for 95 %."
+            )
+
+    def size(self, population: int, half_interval: int) -> int:
+        """Return how many samples of a population to attack again."""
+        if self.count is not None:
+            return min(self.count, population)
+        return sample_size(min(self.hidden or max(1, half_interval), population), population, self.confidence)
+
+
+def sampling_of(rerun: int | None, hidden: int | None, confidence: float, seed: int | None) -> RerunSample:
+    """Return the sampling for the options of `brinell.verify`; without a seed, one is drawn."""
+    drawn = secrets.randbits(SEED_BITS) if seed is None else seed
+    return RerunSample(rerun, hidden, confidence, drawn)
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """What a repetition shows: `ran` of `population` samples counted as robust were attacked again, `broke` broke.
+
+    `alike` of them gave the same rows bit for bit. `seed` chose the samples. If the model is `randomised`, no number of
+    hidden samples can be stated.
+
+    >>> print(Rerun(population=500, ran=46, broke=0, alike=46, seed=7))
+    46 of 500 survivors run again (seed 7), 0 broke; 31 or more hidden broken samples would be found with 95 %
+    """
+
+    population: int
+    ran: int
+    broke: int = 0
+    alike: int = 0
+    seed: int = 0
+    confidence: float = 0.95
+    what: str = "survivors"
+    randomised: bool = False
+
+    @property
+    def found(self) -> int:
+        """The smallest number of hidden broken samples that the repetition finds with the stated confidence."""
+        return hidden(0, self.ran, self.population, self.confidence)[1] + 1
+
+    def __str__(self) -> str:
+        text = f"{self.ran:,} of {self.population:,} {self.what} run again (seed {self.seed}), {self.broke:,} broke"
+        if self.broke or not self.ran or self.randomised:
+            return text
+        if self.ran == self.population:
+            return f"{text}; no hidden broken sample would be missed"
+        share = f"{100 * self.confidence:g} %"
+        return f"{text}; {self.found:,} or more hidden broken samples would be found with {share}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the repetition as JSON-compatible data."""
+        return {**vars(self), "found": self.found if self.ran else None}

@@ -1,0 +1,220 @@
+"""Every trick around a network triggers a check, and sound networks trigger none."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import brinell
+from brinell import Linf
+from brinell.checks.differences import check_differences
+from brinell.checks.model import check_equal_margins
+from brinell.checks.survivors import Kept, Survivors, check_again, check_grid, check_reversed_loss, first_ids, on_grid
+from brinell.core.criterion import Misclassified
+from brinell.engine.oracle import Oracle
+from brinell.finding import Finding
+from brinell.models.demo import demo_net
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+EPS = 0.1
+
+
+class Defended(nn.Module):
+    """`change` gets the network and the input, and returns logits."""
+
+    def __init__(self, change: Callable[[nn.Module, Tensor], Tensor], net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.net, self.change = demo_net() if net is None else net, change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(self.net, x)
+
+
+def hard(z: Tensor) -> Tensor:
+    return nn.functional.one_hot(z.argmax(1), z.shape[1]).to(z.dtype)
+
+
+def instead(value: Tensor, of: Tensor) -> Tensor:
+    """The value of one tensor with the gradient of another."""
+    return value.detach() + (of - of.detach())
+
+
+def off_grid(x: Tensor) -> Tensor:
+    return ((255 * x - (255 * x).round()).abs() > 0.01).flatten(1).any(1, keepdim=True)
+
+
+def reversed_confidence(net: nn.Module, x: Tensor) -> Tensor:
+    z = net(x)
+    top = z.topk(2, 1).values
+    return hard(z) / (0.05 + top[:, :1] - top[:, 1:])
+
+
+def between_levels(net: nn.Module, x: Tensor) -> Tensor:
+    """The network answers on the grid; elsewhere it sees an input of four levels."""
+    return torch.where(off_grid(x), net(instead((3 * x).round() / 3, x)), net(x))
+
+
+def gradient_between_levels(net: nn.Module, x: Tensor) -> Tensor:
+    z = net(x)
+    return torch.where(off_grid(x), instead(z, -z), z)
+
+
+def sub_classes(net: nn.Module, x: Tensor) -> Tensor:
+    """Two sub-classes for every class; the largest probability counts, sharpened."""
+    z = net(x)
+    wide = torch.cat([z, z.roll(1, 0) * 0 + 0.9 * z], 1)
+    return 10 * (30 * wide).softmax(1).view(len(x), 2, -1).amax(1)
+
+
+def by_mode(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x.flip(-1)) if torch.is_grad_enabled() else net(x)
+
+
+BEFORE: dict[str, tuple[str, Callable[[nn.Module, Tensor], Tensor]]] = {
+    "grad mode": ("grad mode", by_mode),
+    "reversed gradient": ("finite differences", lambda net, x: instead(net(x), -net(x))),
+    "reversed gradient behind hard labels": ("equal margins", lambda net, x: instead(10 * hard(net(x)), -net(x))),
+    "hard labels, decoy gradient": ("equal margins", lambda net, x: instead(10 * hard(net(x)), net(x.flip(-1)))),
+    "decoy gradient": ("finite differences", lambda net, x: instead(net(x), net(x.flip(-1)))),
+    "gradient right on the grid only": ("finite differences", gradient_between_levels),
+    "gradient on few pixels": ("finite differences", lambda net, x: net(instead(x, x * (torch.arange(28) % 8 == 0)))),
+    "shattered": ("finite differences", lambda net, x: net(x + 1e-3 * (3e4 * x).sin())),
+    "input levels": ("finite differences", lambda net, x: net((5 * x).round() / 5 + 0 * x)),
+    "coarse logits": ("equal margins", lambda net, x: hard(net(x)) + 1e-6 * net(x)),
+    "saturated": ("equal margins", lambda net, x: 20 * (50 * net(x)).softmax(1)),
+    "sub-classes": ("equal margins", sub_classes),
+    "ranks": ("equal margins", lambda net, x: net(x).argsort(1).argsort(1) + 0 * net(x)),
+}
+SOUND: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "the network itself": lambda net, x: net(x),
+    "large logits": lambda net, x: 1000 * net(x),
+    "small logits": lambda net, x: 1e-3 * net(x),
+    "log-probabilities": lambda net, x: net(x).log_softmax(1),
+    "smooth input": lambda net, x: net(nn.functional.avg_pool2d(x, 3, 1, 1)),
+}
+
+
+def draw(k: int, n: int = 32) -> tuple[Tensor, Tensor]:
+    data = brinell.data.load("demo", 160)[n * k : n * (k + 1)]
+    return data.x, data.y
+
+
+def before(change: Callable[[nn.Module, Tensor], Tensor], k: int = 0) -> dict[str, Finding]:
+    x, y = draw(k)
+    oracle = Oracle(brinell.wrap(Defended(change).eval()), 32)
+    found = [*check_differences(oracle, Linf(EPS), x, y), check_equal_margins(x, y, oracle.output(x).logits)]
+    return {f.name: f for f in found}
+
+
+@pytest.mark.parametrize(("name", "change"), BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_trick_is_seen_before_the_attack(name: str, change: Callable[[nn.Module, Tensor], Tensor], k: int) -> None:
+    finding = before(change, k)[name]
+    assert finding.level == "warn" and finding.remedy, finding
+    assert finding.value is not None and finding.threshold is not None and finding.value > finding.threshold
+
+
+@pytest.mark.parametrize("change", SOUND.values(), ids=SOUND)
+def test_sound_models_raise_no_alarm(change: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    for k in range(3):
+        assert {f.level for f in before(change, k).values()} == {"ok"}, before(change, k)
+
+
+def test_a_linear_model_agrees_with_its_gradient_exactly_and_a_reversed_one_not_at_all() -> None:
+    """On a linear model the disagreement |a − p|² / (|a|² + |p|²) is 0; reversed it is 2, without a gradient 1."""
+    x, y = draw(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).eval()
+    nn.init.trunc_normal_(net[1].weight, generator=torch.Generator().manual_seed(0))
+
+    def value(change: Callable[[nn.Module, Tensor], Tensor]) -> float:
+        found = check_differences(Oracle(brinell.wrap(Defended(change, net).eval()), 32), brinell.L2(1.0), x, y)
+        assert found[1].value is not None
+        return found[1].value
+
+    assert value(lambda net, x: net(x)) < 1e-3
+    assert value(lambda net, x: instead(net(x), -net(x))) == pytest.approx(2, abs=1e-3)
+    assert value(lambda net, x: instead(net(x), 0 * net(x))) == pytest.approx(1)
+    # A gradient that is half as long: |1 − ½|² / (1 + ¼) = 0.2.
+    assert value(lambda net, x: instead(net(x), 0.5 * net(x))) == pytest.approx(0.2, abs=1e-3)
+
+
+def test_equal_inputs_are_counted_once() -> None:
+    x, y = draw(0)
+    z = demo_net()(x).detach()
+    assert check_equal_margins(x[:1].expand_as(x), y[:1].expand_as(y), z[:1].expand_as(z)).level == "ok"
+
+
+# ---------------------------------------------------------------- after the attacks
+
+
+def survivors(change: Callable[[nn.Module, Tensor], Tensor], eps: float = EPS) -> tuple[Oracle, Survivors]:
+    x, y = draw(0)
+    oracle = Oracle(brinell.wrap(Defended(change).eval()), 32)
+    keep = oracle.output(x).logits.argmax(1) == y
+    x, y = x[keep][:16], y[keep][:16]
+    return oracle, Survivors(x, y, Linf(eps).ball(torch.arange(len(x)), x.device))
+
+
+def test_reversed_confidence_is_seen_and_right_confidence_is_not() -> None:
+    oracle, s = survivors(reversed_confidence)
+    found = check_reversed_loss(oracle, Misclassified(), s)
+    assert found.level == "warn" and found.value is not None and found.value > 0
+    oracle, s = survivors(lambda net, x: net(x))
+    assert check_reversed_loss(oracle, Misclassified(), s).level == "ok"
+
+
+def test_a_model_that_differs_between_the_levels_of_8_bits_is_seen() -> None:
+    oracle, s = survivors(between_levels, 0.3)
+    found = check_grid(oracle, Misclassified(), s)
+    assert found.level == "warn" and found.value is not None and found.value > 0.5
+    assert check_grid(oracle, Misclassified(), Survivors(s.x * 0.99 + 1e-3, s.y, s.ball)).message.startswith(
+        "not checked"
+    )
+
+
+def test_rounding_goes_towards_the_clean_point_and_stays_in_every_ball() -> None:
+    x0 = torch.tensor([[0, 10, 128, 255.0]]) / 255
+    x = x0 + torch.tensor([[3.7, -3.7, 7.9999, -0.4]]) / 255
+    assert (255 * on_grid(x0, x)).round(decimals=3).tolist() == [[3, 7, 136, 255]]
+    for threat in (Linf("8/255"), brinell.L2(0.05), brinell.L1(0.1)):
+        ball = threat.ball(torch.arange(1), x.device)
+        assert bool(ball.contains(x0, on_grid(x0, ball.project(x0, x.clamp(0, 1)))).all())
+
+
+def test_answers_that_change_are_seen() -> None:
+    x, y = draw(0, 8)
+    oracle = Oracle(brinell.wrap(demo_net()), 32)
+    logits, wrong = oracle.output(x).logits, (oracle.output(x).logits.argmax(1) + 1) % 10
+    assert check_again(oracle, Misclassified(), (x, logits), (x, wrong)).level == "ok"
+    drifted = check_again(oracle, Misclassified(), (x, 1.01 * logits), (x, wrong))
+    assert drifted.level == "warn" and drifted.value == 0
+    lost = check_again(oracle, Misclassified(), (x, logits), (x, logits.argmax(1)))
+    assert lost.level == "warn" and lost.value == 1
+    none = check_again(oracle, Misclassified(), (x, logits), (x[:0], y[:0]))
+    assert none.level == "ok"
+
+
+def test_the_examined_samples_do_not_depend_on_their_order() -> None:
+    ids = np.arange(50)
+    assert first_ids(3, ids) == first_ids(3, ids[::-1].copy()) != first_ids(4, ids)
+    one, other = Kept(3), Kept(3)
+    points = np.arange(50, dtype=np.float32)[:, None]
+    one.add(ids, points)
+    for part in (ids[30:], ids[:10], ids[10:30]):
+        other.add(part, points[part])
+    assert sorted(one.points) == sorted(other.points) == first_ids(3, ids)
+    assert all(torch.equal(one.points[i], torch.tensor([float(i)])) for i in one.points)
+
+
+def test_an_evaluation_stores_what_the_checks_found() -> None:
+    data = brinell.data.load("demo", 24)
+    run = brinell.evaluate(
+        Defended(reversed_confidence).eval(), data, Linf(EPS), brinell.attacks.PGD(10), progress=False
+    )
+    levels = {c["name"]: c["level"] for c in run.checks}
+    assert levels["reversed loss"] == "warn" and levels["asked again"] == levels["8-bit grid"] == "ok"
+    assert "reversed loss" in str(run.verdict)
+    sound = brinell.evaluate("demo", data, Linf(EPS), brinell.attacks.PGD(10), progress=False)
+    assert all(c["level"] == "ok" for c in sound.checks if c["name"] in levels), sound.checks
