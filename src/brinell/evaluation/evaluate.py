@@ -196,7 +196,7 @@ def _kept(seed: int, run: Run) -> Kept:
     kept = Kept(seed)
     if run.images and run.shards.names:
         table = run.shards.all_rows(("sample_id", "attack", "broken", "verified", "adv_shard", "adv_row"))
-        table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
+        table = table.filter(pa.array(counted(table) & ~is_evidence(table, Evidence.CLEAN)))
         ids, first = np.unique(np.asarray(table["sample_id"], dtype=np.int64), return_index=True)
         stored = gather(run.shards, table.take(first[np.isin(ids, first_ids(seed, ids))]))
         kept.add(stored.ids, stored.x)

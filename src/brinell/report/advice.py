@@ -4,6 +4,8 @@ ADVICE = {
     "failed-check": "Correct the model (evaluation mode, logits instead of probabilities, samples independent "
     "of their batch) and evaluate again.",
     "no-rows": "The data was empty or files are missing. Evaluate again.",
+    "certified-and-broken": "Run brinell verify with the model. If it confirms the adversarial, the certificate is a "
+    "defect of the method: report it with the id of the sample.",
     "check-that-warns": "Read the checks below. If one is about gradients, evaluate again with --adaptive; "
     "brinell probe analyses attacks that fail.",
     "unverified-adversarials": "The model may be randomised (use the plan autoattack-rand), or its samples may "

@@ -3,12 +3,13 @@
 `run` reads a Run. `row_queries` counts rows, `statistics` has intervals and tests, `verdict` judges whether the result
 can be trusted, and `evidence` lists what that rests on. `audit_bound` bounds how many samples a short plan missed,
 `layers` has the rest of its evidence, `repeats` measures how the accuracies of a randomised model vary, `seeds`
-measures how the robust accuracy varies with the seed. `compare` and `merge` take several Runs, `summary` describes a
-Run as text, and `analyses` stores reports in the folder of a Run. `format` is the format on disk. Evaluations write
-Runs; verification, reports, curves and leaderboards read them.
+measures how the robust accuracy varies with the seed. `bracket` joins the certified and the robust accuracy. `compare`
+and `merge` take several Runs, `summary` describes a Run as text, and `analyses` stores reports in the folder of a Run.
+`format` is the format on disk. Evaluations write Runs; verification, reports, curves and leaderboards read them.
 """
 
 from brinell.results.audit_bound import Audit
+from brinell.results.bracket import Bracket
 from brinell.results.compare import Comparison, compare
 from brinell.results.format.files import Adversarials
 from brinell.results.format.manifest import differences, new_manifest
@@ -30,6 +31,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Adversarials",
     "Audit",
+    "Bracket",
     "Comparison",
     "Cost",
     "Difference",

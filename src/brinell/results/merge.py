@@ -140,7 +140,24 @@ def _merged_rows(runs: Sequence[Run]) -> tuple[pa.Table, row_queries.Ids]:
     keys = [key for t in tables for key in zip(t["sample_id"].to_pylist(), t["attack"].to_pylist(), strict=True)]
     first = dict(zip(reversed(keys), reversed(origin.tolist()), strict=True))
     kept = zip(table["sample_id"].to_pylist(), table["attack"].to_pylist(), strict=True)
-    return table, np.array([first[key] for key in kept], dtype=np.int64)
+    proofs = _merged_certificates(runs)
+    # Certificates refer to no adversarial, so that any Run may be their origin.
+    origins = [*(first[key] for key in kept), *([0] * proofs.num_rows)]
+    return pa.concat_tables([table, proofs]), np.array(origins, dtype=np.int64)
+
+
+def _merged_certificates(runs: Sequence[Run]) -> pa.Table:
+    """Return the certificates of all Runs; of those that one call made for one sample, the largest radius."""
+    table = pa.concat_tables([run.certificates() for run in runs])
+    # Counterexamples are rows of attacks and come with these.
+    table = table.filter(pc.invert(table["broken"]))
+    radius = np.asarray(pc.fill_null(table["radius"], 0.0), dtype=np.float64)
+    table = table.take(np.lexsort((-radius, row_queries.ids_of(table))))
+    keys = zip(*(table[name].to_pylist() for name in ("sample_id", "attack", "attack_hash")), strict=True)
+    first: dict[tuple[Any, ...], int] = {}
+    for i, key in enumerate(keys):
+        first.setdefault(key, i)
+    return table.take(pa.array(first.values(), pa.int64()))
 
 
 def _copy(writer: Writer, runs: Sequence[Run], table: pa.Table, origin: row_queries.Ids) -> None:
@@ -175,6 +192,9 @@ def _merged_manifest(runs: Sequence[Run], ids: row_queries.Ids, radii: dict[int,
     walls = [run.wall_seconds for run in runs]
     manifest["wall_seconds"] = sum(wall for wall in walls if wall is not None) if any(walls) else None
     manifest["checks"] = _distinct(check for run in runs for check in run.checks)
+    certifiers = _distinct(call for run in runs for call in run.manifest.get("certifiers", ()))
+    if certifiers:
+        manifest["certifiers"] = certifiers
     probes = _distinct(probe for run in runs for probe in run.probes)
     if probes:
         manifest["probes"] = probes

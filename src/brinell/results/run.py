@@ -14,9 +14,10 @@ from brinell.errors import MissingExtra, RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.audit_bound import audit
+from brinell.results.bracket import bracket, certified_radii, states
 from brinell.results.format import files
 from brinell.results.format.manifest import MANIFEST, Manifest, decode
-from brinell.results.format.schema import NUMBERS, Evidence, counted, is_evidence
+from brinell.results.format.schema import NUMBERS, ROWS, Evidence, counted, is_evidence, without_proofs
 from brinell.results.format.shards import Shards
 from brinell.results.layers import layers
 from brinell.results.repeats import repeated
@@ -33,10 +34,10 @@ class Run:
     plan, model, data, seed and precision. `environment` has versions and hardware, `notes` says how the plan was
     adapted to the model. `created` is the time of the start (UTC, ISO 8601), `wall_seconds` is the wall-clock time.
     `finished` says whether the evaluation is complete, and `images` says whether the adversarials were kept. `shards`
-    are the files of rows and adversarials, with their checksums. `verdict`
-    judges whether the result can be trusted. `audit` bounds how many samples a short plan missed, and `layers` is the
-    rest of its evidence (None without an audit). `repeats` has the spread of the accuracies of a randomised model (None
-    for other models).
+    are the files of rows and adversarials, with their checksums. `verdict` judges whether the result can be trusted.
+    `bracket` is the certified and the robust accuracy together (None without certificates). `audit` bounds how many
+    samples a short plan missed, and `layers` is the rest of its evidence (None without an audit). `repeats` has the
+    spread of the accuracies of a randomised model (None for other models).
 
     >>> run = Run.open("tests/results/golden_run_v1")
     >>> print(run.robust_accuracy)
@@ -47,7 +48,7 @@ class Run:
         self.path, self._manifest, self.manifest = path, manifest, dict(manifest.raw)
         self.identity, self.environment, self.notes = manifest.identity, manifest.environment, list(manifest.notes)
         self.created, self.wall_seconds = manifest.created, manifest.wall_seconds
-        self.finished, self.images = manifest.finished, manifest.images
+        self.finished, self.images = manifest.finished or manifest.certifying, manifest.images
         self.shards = Shards.open(path, manifest)
 
     @classmethod
@@ -70,20 +71,36 @@ class Run:
 
     @cached_property
     def _table(self) -> pa.Table:
-        return row_queries.arrange(self.shards.all_rows(), self.attacks)
+        return row_queries.arrange(without_proofs(self.shards.all_rows()), self.attacks)
 
     @cached_property
     def _numbers(self) -> pa.Table:
         if "_table" in self.__dict__:
             return self._table.select(NUMBERS)
-        table = self.shards.all_rows(NUMBERS)
+        table = without_proofs(self.shards.all_rows(NUMBERS))
         if row_queries.has_repetitions(table):
             return self._table.select(NUMBERS)  # all columns are needed to see whether repetitions agree
         return row_queries.arrange(table, self.attacks)
 
     def rows(self) -> pa.Table:
-        """Return all rows, sorted by sample and by the attack's place in the plan, the clean row first."""
+        """Return the rows of the clean pass and the attacks, sorted by sample and by the attack's place in the plan.
+
+        The clean row is the first of its sample. `certificates` returns the other rows.
+        """
         return self._table
+
+    def certificates(self) -> pa.Table:
+        """Return the rows of certificates, sorted by sample, the largest radius of each sample first."""
+        return self._certificates
+
+    @cached_property
+    def _certificates(self) -> pa.Table:
+        if not self._manifest.certifiers:
+            return ROWS.empty_table()
+        table = self.shards.all_rows()
+        table = table.filter(pa.array(is_evidence(table, Evidence.CERTIFICATE)))
+        radius = np.asarray(pc.fill_null(table["radius"], 0.0), dtype=np.float64)
+        return table.take(np.lexsort((-radius, row_queries.ids_of(table))))
 
     def numbers(self) -> pa.Table:
         """Return all rows with only the columns that accuracies, costs and the verdict need, to save memory."""
@@ -128,7 +145,7 @@ class Run:
                 remedy="Evaluate into another folder with the same arguments, but images=True (without --no-images).",
             )
         table = self.rows()
-        table = table.filter(pa.array(counted(table) & is_evidence(table, Evidence.ATTACK)))
+        table = table.filter(pa.array(counted(table) & ~is_evidence(table, Evidence.CLEAN)))
         table = table.filter(pc.is_valid(table["adv_shard"]))
         distance = np.asarray(pc.fill_null(table["distance"], np.inf), dtype=np.float64)
         ids = row_queries.ids_of(table)
@@ -177,6 +194,19 @@ class Run:
         """Share of samples classified correctly that no attack broke; an upper bound on the true robust accuracy."""
         return self._accuracy(None)
 
+    @property
+    def certified_accuracy(self) -> Proportion | None:
+        """Share of samples proved to be robust: a lower bound on the true one; None without certificates."""
+        return None if self.bracket is None else self.bracket.certified
+
+    def states(self) -> dict[int, str]:
+        """Return the state of every sample by its id: "broken" (also if misclassified), "certified" or "open"."""
+        return dict(states(self))
+
+    def certified_radii(self) -> dict[int, float]:
+        """Return the largest radius that is proved for each certified sample, by sample id."""
+        return certified_radii(self)
+
     def accuracy_after(self) -> list[tuple[str, Proportion]]:
         """Return, for each attack of the plan, its name and the accuracy under this and all earlier attacks."""
         names = self.attacks
@@ -218,6 +248,7 @@ class Run:
         return row_queries.cost(self.numbers())
 
     audit = cached_property(audit)
+    bracket = cached_property(bracket)
     layers = cached_property(layers)
     repeats = cached_property(repeated)
     verdict = cached_property(judge)

@@ -124,6 +124,8 @@ def _head(run: "Run") -> str:
 
 def _accuracies(run: "Run") -> str:
     lines = [f"clean accuracy    {run.clean_accuracy}", f"robust accuracy   {run.robust_accuracy}"]
+    if run.bracket is not None:
+        lines += [f"{'' if i else 'bracket':<17} {line}" for i, line in enumerate(run.bracket.lines)]
     if run.repeats is not None:
         lines.append(f"single passes     {run.repeats}")
     if run.audit is not None:

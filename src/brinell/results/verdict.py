@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from brinell.finding import Finding, Level
-from brinell.results import row_queries
+from brinell.results import bracket, row_queries
 from brinell.results.evidence import as_sentence, evidence, least_effort, n_samples, untested
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
@@ -76,6 +76,15 @@ def _checked(level: Level, verb: str) -> Callable[["Run"], Iterable[str]]:
 def _empty(run: "Run") -> Iterable[str]:
     if run.finished and run.clean_accuracy.n == 0:
         yield "The Run has no rows."
+
+
+def _contradicted(run: "Run") -> Iterable[str]:
+    ids = bracket.contradictions(run)
+    if len(ids):
+        yield (
+            f"{n_samples(len(ids))} {'is' if len(ids) == 1 else 'are'} both certified and broken, the first with id "
+            f"{ids[0]}: a certificate is wrong, or the model changed."
+        )
 
 
 def _unverified(run: "Run") -> Iterable[str]:
@@ -350,6 +359,7 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
 RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = (
     ("invalid", "failed-check", _checked("fail", "failed")),
     ("invalid", "no-rows", _empty),
+    ("invalid", "certified-and-broken", _contradicted),
     ("suspicious", "check-that-warns", _checked("warn", "warns")),
     ("suspicious", "unverified-adversarials", _unverified),
     ("suspicious", "unfinished", _unfinished),

@@ -170,7 +170,7 @@ def verify_adversarials(
 def _stored(run: Run) -> tuple[dict[int, str], dict[int, int], dict[int, float]]:
     """Return input hash, label and smallest distance of every broken sample, as three dicts by sample id."""
     rows = run.rows()
-    rows = rows.filter(pa.array(counted(rows) & is_evidence(rows, Evidence.ATTACK)))
+    rows = rows.filter(pa.array(counted(rows) & ~is_evidence(rows, Evidence.CLEAN)))
     ids = rows["sample_id"].to_pylist()
     hashes = dict(zip(ids, rows["x_sha256"].to_pylist(), strict=True))
     nearest: dict[int, float] = {}

@@ -185,8 +185,10 @@ class Manifest(StoredObject):
     """The content of ``manifest.json``.
 
     `resumed` has an entry for each resume in another environment, `merged_from` has an entry for each merged Run.
-    `images` says whether adversarials were kept. If `identity.threat.eps` is a list, sample `sample_ids[k]` has radius
-    `eps[k]`. `checksums` ties the list of shards to the manifest.
+    `images` says whether adversarials were kept. `certifiers` are the methods that added certificates, with their
+    settings; `certifying` says that the attacks are complete and that certificates are being added. If
+    `identity.threat.eps` is a list, sample `sample_ids[k]` has radius `eps[k]`. `checksums` ties the list of shards to
+    the manifest.
 
     >>> manifest = Manifest.read({"identity": {"goal": "evade", "data": {"n": 3}}, "added_later": 1})
     >>> manifest.identity.criterion, manifest.identity.data.n, manifest.identity.plan.draws, manifest.finished
@@ -210,6 +212,8 @@ class Manifest(StoredObject):
     finished: bool = False
     wall_seconds: float | None = None
     startup_seconds: float | None = None
+    certifiers: Sequence[Mapping[str, Any]] = ()
+    certifying: bool = False
     checksums: Mapping[str, Any] | None = None
 
     @property

@@ -36,7 +36,10 @@ def read_table(data: "bytes | pa.Buffer", columns: Sequence[str] | None = None) 
     _refuse_unusual(metadata, wanted)
     # Texts as a dictionary: a column can repeat a long text, which the file holds once.
     with pq.ParquetFile(
-        pa.BufferReader(data), page_checksum_verification=True, read_dictionary=TEXTS, **limits
+        pa.BufferReader(data),
+        page_checksum_verification=True,
+        read_dictionary=[t for t in TEXTS if t in known],
+        **limits,
     ) as file:
         table = file.read(columns=wanted)
     _refuse_long_texts(table)

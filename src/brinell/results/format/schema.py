@@ -1,6 +1,6 @@
 """The columns of a Run: one row per (sample, attack).
 
-A row is a piece of evidence about a sample: its clean prediction, an attack, or (not produced yet) a certificate.
+A row is a piece of evidence about a sample: its clean prediction, an attack, or a certificate.
 A new nullable column does not change SCHEMA_VERSION: readers drop unknown columns and fill missing nullable columns
 with nulls. Any other change increases SCHEMA_VERSION.
 """
@@ -31,7 +31,13 @@ class Evidence(Enum):
 NUMBERS = ("sample_id", "attack", "broken", "forwards", "backwards", "seconds", "verified", "judged", "chosen", "flags")
 """The columns from which accuracies, costs and the verdict are computed."""
 
-LATER_COLUMNS = frozenset({"judged", "chosen"})
+CERTIFICATE = "certificate:"
+"""The start of the name in column `attack` of a certificate; the method that made it follows."""
+
+PROOF = ("certified", "radius", "bound", "passes", "stopped")
+"""The columns that only certificates fill; shards without certificates do not store them."""
+
+LATER_COLUMNS = frozenset({"judged", "chosen", *PROOF})
 """The columns that the first version of Brinell did not store: only these may be missing in the rows of a Run."""
 
 AUDIT = "audit"
@@ -75,6 +81,11 @@ ROWS: pa.Schema = pa.schema(
         pa.field("flags", pa.list_(pa.string())),
         pa.field("adv_shard", pa.string()),  # where the adversarial lies: adversarials/<adv_shard>.safetensors
         pa.field("adv_row", pa.int32()),
+        pa.field("certified", pa.bool_()),  # certificates: whether no point within `radius` changes the class
+        pa.field("radius", pa.float64()),  # certificates: the radius that was proved, 0 if none was
+        pa.field("bound", pa.float64()),  # certificates: lower bound on the true logit minus the largest other logit
+        pa.field("passes", pa.int64()),  # certificates: bound computations, or draws
+        pa.field("stopped", pa.string()),  # certificates: why the sample stays open, "" if it is certified
     ]
 )
 
@@ -100,16 +111,28 @@ def conform(table: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def is_evidence(table: pa.Table, kind: Evidence) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that hold this kind of evidence; no row holds a certificate yet.
+    """Return a mask of the rows that hold this kind of evidence.
 
-    >>> rows = pa.table({"attack": ["clean", "pgd"]})
+    >>> rows = pa.table({"attack": ["clean", "pgd", "certificate:crown"]})
     >>> is_evidence(rows, Evidence.CLEAN).tolist(), is_evidence(rows, Evidence.ATTACK).tolist()
-    ([True, False], [False, True])
+    ([True, False, False], [False, True, False])
     """
     clean = np.asarray(pc.equal(table["attack"], CLEAN), dtype=bool)
-    if kind is Evidence.CERTIFICATE:
-        return np.zeros(len(clean), dtype=bool)
-    return clean if kind is Evidence.CLEAN else ~clean
+    if kind is Evidence.CLEAN:
+        return clean
+    proofs = np.asarray(pc.starts_with(table["attack"], CERTIFICATE), dtype=bool)
+    return proofs if kind is Evidence.CERTIFICATE else ~clean & ~proofs
+
+
+def without_proofs(table: pa.Table) -> pa.Table:
+    """Return the rows that decide the robust accuracy: without the certificates, but with their counterexamples.
+
+    >>> rows = {"attack": ["pgd", "certificate:crown", "certificate:exact"], "broken": [False, False, True]}
+    >>> without_proofs(pa.table(rows))["attack"].to_pylist()
+    ['pgd', 'certificate:exact']
+    """
+    proofs = is_evidence(table, Evidence.CERTIFICATE) & ~np.asarray(table["broken"], dtype=bool)
+    return table.filter(pa.array(~proofs)) if proofs.any() else table
 
 
 def counted(table: pa.Table) -> npt.NDArray[np.bool_]:

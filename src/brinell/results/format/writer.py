@@ -118,9 +118,9 @@ class Writer:
     ) -> None:
         """Store rows and their adversarials as one shard.
 
-        `adv_ids[k]` is the sample id of `adv_x[k]`, in the order of the attack rows. The ids are matched in order to
-        the attack rows that are broken and verified. If an id has no such row, the ids are matched to all broken
-        attack rows.
+        `adv_ids[k]` is the sample id of `adv_x[k]`, in the order of the rows. The ids are matched in order to the rows
+        of attacks and counterexamples that are broken and verified. If an id has no such row, the ids are matched to
+        all of these rows that are broken.
         """
         self._check_open()
         table, adversarials = conform(table), _pair(adv_ids, adv_x)
@@ -203,7 +203,7 @@ def _pair(ids: npt.NDArray[np.int64] | None, x: npt.NDArray[Any] | None) -> file
 
 def _refer(table: pa.Table, ids: npt.NDArray[np.int64], shard: str) -> pa.Table:
     """Return the rows; the broken rows of the samples `ids` now refer to their adversarials in `shard`."""
-    attacked = is_evidence(table, Evidence.ATTACK)
+    attacked = ~is_evidence(table, Evidence.CLEAN)
     broken = np.asarray(table["broken"], dtype=bool)
     rows = _match(table, ids, attacked & counted(table)) or _match(table, ids, attacked & broken)
     if rows is None:
