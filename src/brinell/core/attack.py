@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
+from brinell.core.keywords import refuse_keywords
 from brinell.core.references import References
 from brinell.core.threat import Ball
 from brinell.ops.norms import NORMS, Norm
@@ -115,6 +116,14 @@ class AttackState:
 S = TypeVar("S", bound=AttackState)
 
 
+def call_attack(attack: Any, classifier: Any, x: Any, y: Any, threat: Any, **options: Any) -> Tensor:
+    """Return the adversarial images of an attack or stage."""
+    # The only upward import of this module, made when an attack is called.
+    from brinell.evaluation.attack import perturb
+
+    return perturb(attack, classifier, x, y, threat, **options)
+
+
 class Attack(Generic[S]):
     """An attack: frozen hyper-parameters and two pure functions of a state with one row per sample.
 
@@ -138,16 +147,22 @@ class Attack(Generic[S]):
     same result.
     """
 
-    def __call__(self, classifier: Any, x: Any, y: Any, threat: Any, **options: Any) -> Tensor:
+    def __new__(cls, *values: Any, **hyperparameters: Any) -> "Attack[S]":
+        """Refuse hyper-parameters under the names of other libraries, with an error that names those of this attack."""
+        known = getattr(cls, "__dataclass_fields__", {})
+        refuse_keywords(cls.__name__, hyperparameters, [name for name, f in known.items() if f.init])
+        return super().__new__(cls)
+
+    def __call__(
+        self, classifier: Any, x: Any, y: Any, threat: Any = None, *, targeted: bool = False, **options: Any
+    ) -> Tensor:
         """Return adversarial images: `x_adv = attack(model, x, y, threat)`.
 
-        Inputs that the attack does not break are returned unchanged. `options` are `seed`, `slots` and `device`.
-        `brinell.attack` also returns the rows: cost, distance and margin of every sample.
+        Inputs that the attack does not break are returned unchanged. With `targeted=True`, `y` are the classes that the
+        model shall predict. `options` are `seed`, `slots` and `device`. `brinell.attack` also returns the rows: cost,
+        distance and margin of every sample.
         """
-        # The only upward import of this module, made when an attack is called.
-        from brinell.evaluation.attack import perturb
-
-        return perturb(self, classifier, x, y, threat, **options)
+        return call_attack(self, classifier, x, y, threat, targeted=targeted, **options)
 
     @property
     def name(self) -> str:

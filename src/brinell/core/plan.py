@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brinell.core.attack import AnyAttack, Attack, Attempt, Requires
+from torch import Tensor
+
+from brinell.core.attack import AnyAttack, Attack, Attempt, Requires, call_attack
 from brinell.core.ranking import AttackRanking, LogitRanking, MaltRanking, TargetRanking
 from brinell.core.references import References
 from brinell.core.start_pool import StartPool
@@ -82,6 +84,12 @@ class Stage:
                 got=self.attack.name,
                 remedy="Write e.g. Stage(APGD(), via=Surrogate(networks=('base',))).",
             )
+
+    def __call__(
+        self, classifier: Any, x: Any, y: Any, threat: Any = None, *, targeted: bool = False, **options: Any
+    ) -> Tensor:
+        """Return adversarial images, as an attack does: `x_adv = Restarts(PGD(), 5)(model, x, y, threat)`."""
+        return call_attack(self, classifier, x, y, threat, targeted=targeted, **options)
 
     @property
     def name(self) -> str:
