@@ -24,14 +24,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def arguments(kind: str, run: Run) -> tuple[Any, ...]:
     return {
-        "calibration": (*MODEL, "--run", run.path),
-        "ood": (*MODEL, "--run", run.path, "--other", "itself=demo"),
-        "fairness": ("--run", run.path),
-        "privacy": ("--model", "demo", "--members", "demo", "--others", "demo", "--n", 30, "--run", run.path,
-                    "--run", run.path),
-        "smoothness": (*MODEL, "--run", run.path, "--steps", 2, "--restarts", 1, "--layer", "layers.5"),
-        "transfer": (*MODEL, "--run", run.path, "--model", "demo"),
-        "shift": (*MODEL, "--run", run.path, "--other", "itself=demo"),
+        "calibration": (*MODEL, run.path),
+        "ood": (*MODEL, run.path, "--other", "itself=demo"),
+        "fairness": (run.path,),
+        "privacy": ("--model", "demo", "--members", "demo", "--others", "demo", "--n", 30, run.path,
+                    run.path),
+        "smoothness": (*MODEL, run.path, "--steps", 2, "--restarts", 1, "--layer", "layers.5"),
+        "transfer": (*MODEL, run.path, "--model", "demo"),
+        "shift": (*MODEL, run.path, "--other", "itself=demo"),
     }[kind]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_every_kind(brinell: Any, run: Run, kind: str, tmp_path: Path) -> None:
 
 
 def test_json_on_standard_output(brinell: Any, run: Run) -> None:
-    result = brinell("analyze", "fairness", "--run", run.path, "--names", ",".join("abcdefghij"), "--json", "-")
+    result = brinell("analyze", "fairness", run.path, "--names", ",".join("abcdefghij"), "--json", "-")
     found = json.loads(result.out)
     assert sum(c["robust"]["k"] for c in found["numbers"]["classes"]) == run.robust_accuracy.k
     assert {c["name"] for c in found["numbers"]["classes"]} <= set("abcdefghij")
@@ -79,7 +79,7 @@ def test_the_same_model_twice_gets_two_names(brinell: Any, run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("ood", *MODEL, "--save"), "--save with --run"),
+        (("ood", *MODEL, "--save"), "--save with a Run"),
         (("calibration", *MODEL, "--plot", "a.jpeg"), ".svg"),
         (("shift", *MODEL, "--other", "demo", "--other", "demo"), "demo twice"),
         (("calibration", *MODEL, "--run", "nowhere"), "no such file"),
@@ -91,9 +91,9 @@ def test_mistakes_are_one_sentence(brinell: Any, given: tuple[Any, ...], told: s
 
 
 def test_runs_and_models_must_match(brinell: Any, run: Run) -> None:
-    one = ("--members", "demo", "--others", "demo", "--run", run.path)
+    one = ("--members", "demo", "--others", "demo", run.path)
     assert "two Runs" in brinell("analyze", "privacy", "--model", "demo", *one).err
-    two = ("--data", "demo", "--run", run.path, "--run", run.path)
+    two = ("--data", "demo", run.path, run.path)
     assert "a model for every Run" in brinell("analyze", "transfer", "--model", "demo", *two).err
 
 

@@ -28,7 +28,7 @@ def test_curve(tmp_path):
     assert "robust error, Linf, n = 6" in told and "eps = 0.1" in told
     stored = json.loads((out / "curves.json").read_text())
     assert len(stored) == 1 and len(stored[0]["distances"]) == 6 and (out / "0-Linf.csv").exists()
-    again = json.loads(run(*common, "--known", str(out / "0-Linf"), "--json"))
+    again = json.loads(run(*common, str(out / "0-Linf"), "--json"))
     assert again[0]["distances"] == stored[0]["distances"]
 
 

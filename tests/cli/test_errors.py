@@ -65,7 +65,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "no slots": ((*ON, "0.1", "--slots", "0"), "slots of at least 1"),
     "bad part": ((*ON, "0.1", "--part", "3/2"), "such as 2/4"),
     "part that is no part": ((*ON, "0.1", "--part", "half"), "such as 2/4"),
-    "clean accuracy in percent": ((*ON, "0.1", "--expected-clean-accuracy", "85"), "0.85"),
+    "clean accuracy above 100 %": ((*ON, "0.1", "--expected-clean-accuracy", "850"), "12.5%"),
     "another clean accuracy": ((*ON, "0.1", "--expected-clean-accuracy", "0.01"), "normalisation"),
     "foreign files": ((*ON, "0.1", "--out", "."), "holds files but no Run"),
     "verify of no run": (("verify", "nowhere", "-m", "demo", "-d", "demo"), "does not exist"),

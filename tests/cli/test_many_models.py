@@ -37,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_analyses(brinell: Any, here: Path, runs: Path, kind: str, more: tuple[Any, ...]) -> None:
     pytest.importorskip("matplotlib")
     run = runs / "0.05" if kind == "transfer" else runs
-    result = brinell("analyze", kind, *MANY, *more, "--run", run, "--plot", "a.svg", "--json", "a.json", width=250)
+    result = brinell("analyze", kind, *MANY, *more, run, "--plot", "a.svg", "--json", "a.json", width=250)
     assert result.code == 2 and "net.py:fails" in result.err and "no [weights] here" in result.err
     found = json.loads((here / "a.json").read_text())
     assert (here / "a.svg").stat().st_size > 1000
@@ -56,13 +56,13 @@ def test_one_model_prints_as_before(brinell: Any, here: Path) -> None:
 
 
 def test_fairness_of_a_folder_and_findings_kept_in_each_run(brinell: Any, runs: Path) -> None:
-    result = brinell("analyze", "fairness", "--run", runs, "--save", "--json", "-")
+    result = brinell("analyze", "fairness", runs, "--save", "--json", "-")
     assert result.code == 0 and set(json.loads(result.out)["numbers"]) == {"demo", "demo (2)"}
     assert [saved(runs / name)[0].kind for name in ("0.05", "0.1")] == ["fairness", "fairness"]
 
 
 def test_transfer_finds_the_run_of_each_model(brinell: Any, here: Path, runs: Path) -> None:
-    result = brinell("analyze", "transfer", "--model", "net.py:squashed", "--model", "demo", *DATA, "--run", runs,
+    result = brinell("analyze", "transfer", "--model", "net.py:squashed", "--model", "demo", *DATA, runs,
                      "--json", "-")  # fmt: skip
     assert json.loads(result.out)["numbers"]["sources"] == ["demo"], result.err
 

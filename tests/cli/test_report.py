@@ -67,7 +67,7 @@ def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--fail-under", "0.45"), "per cent"),
+        (("--fail-under", "145"), "from 0 to 100 %"),
         (("--require", "reliably"), "Did you mean 'reliable'"),
         (("--format", "pdf"), "a format among"),
         (("--out", "report.doc"), "ending"),

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from brinell import __version__
+from brinell.cli._shared import completion
 from brinell.errors import BrinellError, printable
 from brinell.storage import storage_error
 
@@ -76,7 +77,6 @@ def program(*called: str) -> typer.Typer:
         help="Measure how hard a classifier is to break.",
         epilog="Start with brinell demo. Every command has its own help: brinell evaluate --help.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -90,6 +90,19 @@ def program(*called: str) -> typer.Typer:
             from brinell.cli._shared.panels import grouped
 
             app.command(name, rich_help_panel=panel, short_help=line)(grouped(found))
+    return app
+
+
+def _program_to_complete(typed: list[str]) -> typer.Typer:
+    """Return the program for a shell that completes the words typed so far; values are completed without torch."""
+    if not completion.VALUES.intersection(typed[-2:]):
+        return program(*typed[1:2])
+    from brinell.cli._shared.completed import command
+
+    app = typer.Typer(name="brinell")
+    app.callback()(_options)
+    for name, *_ in (*COMMANDS, *GROUPS):
+        app.command(name, context_settings={"ignore_unknown_options": True})(command)
     return app
 
 
@@ -128,9 +141,10 @@ def main() -> None:
     warnings.showwarning = _print_warning
     # A name of a file need not be valid Unicode.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    typed = completion.words_to_complete()
     try:
         try:
-            program(*sys.argv[1:2])()
+            (program(*sys.argv[1:2]) if typed is None else _program_to_complete(typed))(prog_name="brinell")
         finally:
             sys.stdout.flush()  # here, where an error can still be reported
     except BrinellError as error:

@@ -1,6 +1,7 @@
 """The samples of an evaluation: id, input, label. A Dataset or DataLoader is read chunk by chunk."""
 
 import hashlib
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -309,6 +310,24 @@ class Problem:
             h.update(str(tuple(part.shape)).encode() + part.numpy().tobytes())
         h.update(str(len(self)).encode())
         return ("stream-" if self.streamed else "") + h.hexdigest()
+
+
+def first_samples(problem: Problem, n: int | None) -> Problem:
+    """Return the first n samples (None: all); warn if there are fewer.
+
+    >>> len(first_samples(Problem(torch.rand(4, 3), torch.tensor([0, 1, 0, 1])), 2))
+    2
+    """
+    if n is None:
+        return problem
+    warn_if_fewer(n, len(problem))
+    return problem[:n]
+
+
+def warn_if_fewer(n: int, available: int) -> None:
+    """Warn that fewer samples are available than n, the number that the user asked for."""
+    if n > available:
+        warnings.warn(f"n = {n:,} is more than the data have: all {available:,} samples are used.", stacklevel=3)
 
 
 def sample_hashes(x: Tensor) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brinell.core.dataset import Problem
+from brinell.core.dataset import Problem, first_samples
 from brinell.data import local_files
 from brinell.data.catalogue import SETS, DataSet
 from brinell.data.corruptions import corrupted
@@ -80,7 +80,7 @@ def load(
         problem = _file(Path(name.removeprefix(NPZ)))
     else:
         problem = _path(Path(name.removeprefix(FOLDER)), given)
-    return problem if n is None else problem[:n]
+    return first_samples(problem, n)
 
 
 def arrays(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
 from brinell.core.attack import AnyAttack, Attack
-from brinell.core.dataset import Chunk, Problem, sample_hashes
+from brinell.core.dataset import Chunk, Problem, first_samples, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.plan import plan as make_plan
@@ -84,7 +84,7 @@ def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> P
         problem = load(source, n, **options)
     elif not isinstance(problem, Problem):
         pair = isinstance(problem, tuple | list) and len(problem) == 2
-        problem = (Problem(*problem) if pair else Problem(problem))[:n]
+        problem = first_samples(Problem(*problem) if pair else Problem(problem), n)
     return problem if part is None else _part(problem, part)
 
 

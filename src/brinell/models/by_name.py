@@ -1,6 +1,8 @@
-"""Load a model by its name: a zoo model, a function in a Python file, or the output folder of `brinell train`."""
+"""Load a model by its name: a zoo model, a function in a file or module, or the output folder of `brinell train`."""
 
 import importlib.util
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".ker
 
 DEMO = "demo"
 ZOO = "zoo:"
+# The name of a module, such as package.module.
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def expand(specs: Iterable[str]) -> list[str]:
@@ -63,7 +67,8 @@ def _expanded(spec: str) -> list[str]:
 def load_model(spec: str) -> Any:
     """Load the model `spec`: "demo", a model of the zoo, an output folder of `brinell train`, or FILE.py:FACTORY.
 
-    A file with the weights of a zoo model works too; it is recognised by its SHA-256.
+    A file with the weights of a zoo model works too; it is recognised by its SHA-256. package.module:FACTORY imports an
+    installed module, or one in the working directory.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
     >>> load_model("demo").name
@@ -84,26 +89,60 @@ def load_model(spec: str) -> Any:
             return zoo.load(card.name, checkpoint=spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
+    if DOTTED.fullmatch(file) and not path.is_file() and _importable(file):
+        return _made(_imported(file), factory, file)
     if not file or not path.is_file():
         raise ModelError(
-            expected="a model as FILE.py:FACTORY, the output folder of brinell train, a model of the zoo, or demo",
+            expected="a model as FILE.py:FACTORY or package.module:FACTORY, the output folder of brinell train, a "
+            "model of the zoo, or demo",
             got=repr(spec),
             remedy=_instead(spec),
         )
-    module = _module(path)
+    return _made(_module(path), factory, path.name, path.parent)
+
+
+def _made(module: Any, factory: str, where: str, folder: Path | None = None) -> Any:
+    """Return what the function `factory` of a module returns, or the model of that name; `where` names the module."""
     made = getattr(module, factory, None)
     if made is None:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise ModelError(
-            expected=f"a function {factory} in {path.name}",
+            expected=f"a function {factory} in {where}",
             got="no such function",
             remedy=did_you_mean(factory, names),
         )
     if not callable(made) or isinstance(made, nn.Module):
         return made
-    call = f"cd {path.parent} && python -c 'import {path.stem}; {path.stem}.{factory}()'"
-    with _users_code(path, f"a function {factory} that needs no arguments and returns a model", call):
+    name = where.removesuffix(".py")
+    call = f"python -c 'import {name}; {name}.{factory}()'"
+    call = call if folder is None else f"cd {folder} && {call}"
+    with _users_code(where, f"a function {factory} that needs no arguments and returns a model", call):
         return made()
+
+
+def _importable(module: str) -> bool:
+    """Return whether the package that a dotted name begins with can be imported from here."""
+    with _working_directory_first():
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def _imported(module: str) -> Any:
+    with (
+        _working_directory_first(),
+        _users_code(module, "a Python module that can be imported", f"python -c 'import {module}'"),
+    ):
+        return importlib.import_module(module)
+
+
+@contextmanager
+def _working_directory_first() -> Iterator[None]:
+    """Let imports find the modules of the working directory, as `python -m` does."""
+    sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(os.getcwd())
 
 
 def _instead(spec: str) -> str:
@@ -127,8 +166,8 @@ def _instead(spec: str) -> str:
 
 
 @contextmanager
-def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
-    """Turn an exception from the user's file into a ModelError with a command that shows the traceback."""
+def _users_code(where: str, expected: str, call: str) -> Iterator[None]:
+    """Turn an exception from the user's file or module into a ModelError with a command that shows the traceback."""
     try:
         yield
     except BrinellError:
@@ -136,7 +175,7 @@ def _users_code(path: Path, expected: str, call: str) -> Iterator[None]:
     except Exception as error:
         raise ModelError(
             expected=expected,
-            got=f"{type(error).__name__} in {path.name}: {first_line(error)}",
+            got=f"{type(error).__name__} in {where}: {first_line(error)}",
             remedy=f"To see the traceback, run: {call}",
         ) from error
 
@@ -151,7 +190,7 @@ def _module(path: Path) -> Any:
     # The file may import its neighbours, as a script may.
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        with _users_code(path, "a Python file that can be imported", f"python {path}"):
+        with _users_code(path.name, "a Python file that can be imported", f"python {path}"):
             module_spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent.resolve()))

@@ -10,12 +10,12 @@ from brinell.errors import printable
 from brinell.untrusted.arrays import checked_safetensors, npz_arrays, refuse_many_tensors, safetensors_arrays
 from brinell.untrusted.json_files import parse_json, read_json
 from brinell.untrusted.limits import allowed_bytes, open_plain, plain_file, read_plain, refuse_large
-from brinell.untrusted.numbers import parse_number
+from brinell.untrusted.numbers import parse_number, parse_share
 from brinell.untrusted.texts import cleaned, csv_cells
 from brinell.untrusted.zip_files import open_zip
 
 __all__ = [
     "allowed_bytes", "checked_safetensors", "cleaned", "csv_cells", "npz_arrays", "open_plain", "open_zip",
-    "parse_json", "parse_number", "plain_file", "printable", "read_json", "read_plain", "refuse_large",
+    "parse_json", "parse_number", "parse_share", "plain_file", "printable", "read_json", "read_plain", "refuse_large",
     "refuse_many_tensors", "safetensors_arrays",
 ]  # fmt: skip

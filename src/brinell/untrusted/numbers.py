@@ -1,4 +1,4 @@
-"""Parse numbers and fractions of bounded size."""
+"""Parse numbers, fractions and shares of bounded size."""
 
 import math
 import re
@@ -31,3 +31,20 @@ def parse_number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is too large")
     return value
+
+
+def parse_share(text: str) -> float:
+    """Return a share from 0 to 1, written as a fraction, a number or per cent; a number above 1 is per cent.
+
+    Raise a ValueError for any other text.
+
+    >>> [parse_share(text) for text in ("1/8", "0.125", "12.5%", "12.5 %", "12.5")]
+    [0.125, 0.125, 0.125, 0.125, 0.125]
+    >>> parse_share("1"), parse_share("1%"), parse_share("100")
+    (1.0, 0.01, 1.0)
+    """
+    number = parse_number(text.strip().removesuffix("%"))
+    share = number / 100 if text.strip().endswith("%") or number > 1 else number
+    if not 0 <= share <= 1:
+        raise ValueError(f"{text[:LONGEST]!r} is not a share from 0 to 1")
+    return share

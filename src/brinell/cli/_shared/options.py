@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from rich.console import Console
 
+from brinell.cli._shared import completion
 from brinell.cli._shared.terminal import print_json
+from brinell.errors import InputError
 
 if TYPE_CHECKING:
     from brinell.core.dataset import Problem
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
     from brinell.core.threat import Threat
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="FILE.py:FACTORY, a folder of brinell train, a model of the zoo, or demo.")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="FILE.py:FACTORY, package.module:FACTORY, a folder of brinell train, a model of the zoo, timm:NAME, "
+        "FILE.onnx, or demo.",
+        autocompletion=completion.models,
+    ),
 ]
 Models = Annotated[
     list[str],
@@ -27,20 +36,30 @@ Models = Annotated[
         "-m",
         help="As for brinell evaluate. For many models repeat -m, or write zoo:cifar10/Linf/*, a .txt file with one "
         "model per line, or a folder of Runs.",
+        autocompletion=completion.models,
     ),
 ]
 Data = Annotated[
     str,
     typer.Option(
-        "--data", "-d", help="FILE.npz or FILE.safetensors with x and y, a folder, a data set such as cifar10, or demo."
+        "--data",
+        "-d",
+        help="FILE.npz or FILE.safetensors with x and y, a folder, a data set such as cifar10, or demo.",
+        autocompletion=completion.data,
     ),
 ]
 N = Annotated[int | None, typer.Option("--n", "--n-examples", help="Use only the first n samples.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a Run.")]
+RunFolders = Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of Runs.")]
+# The option that named Runs before they became arguments.
+OldRuns = Annotated[list[Path] | None, typer.Option("--run", hidden=True)]
 
 Eps = Annotated[str, typer.Option(help="Radius of the threat, e.g. 8/255, for inputs in [0, 1].")]
-Norm = Annotated[str, typer.Option(help="Norm of the threat: Linf, L2 or L1 (also linf, inf, 2).")]
-Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all plans.")]
+Norm = Annotated[
+    str,
+    typer.Option(help="Norm of the threat: Linf, L2 or L1 (also linf, inf, 2).", autocompletion=completion.norms),
+]
+Plan = Annotated[str, typer.Option(help="Attack plan. brinell plans lists all plans.", autocompletion=completion.plans)]
 Attacks = Annotated[str | None, typer.Option(help="Run these attacks instead of --plan, e.g. apgd-ce,fab-t.")]
 Seed = Annotated[int, typer.Option(help="Random seed. A sample's noise depends on the seed and its id.")]
 
@@ -136,6 +155,32 @@ class PrintFlags:
             print_json(as_json())
         else:
             as_text(Console())
+
+
+def share(text: str, option: str) -> float:
+    """Return the share that a text of this option names: all options read shares alike.
+
+    >>> share("1/8", "--audit") == share("0.125", "--audit") == share("12.5%", "--audit")
+    True
+    """
+    # Imported here: the program starts without numpy.
+    from brinell.untrusted import parse_share
+
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        got, remedy = str(error), "Write e.g. 1/8, 0.125 or 12.5%: all three are the same share."
+        raise InputError(expected=f"a share from 0 to 100 % for {option}", got=got, remedy=remedy) from None
+
+
+def percent(text: str | None, option: str) -> float | None:
+    """Return the share that a text of this option names in per cent; None without a text.
+
+    >>> percent("0.29", "--fail-under"), percent("45", "--fail-under"), percent(None, "--fail-under")
+    (29.0, 45.0, None)
+    """
+    # Rounded: 100 * 0.29 is slightly less than 29.
+    return None if text is None else round(100 * share(text, option), 9)
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ MANY = 12
 # Options not named here are the usual ones and stay in the first panel.
 PANELS: dict[str, tuple[str, ...]] = {
     "Attack": (
-        "attacks", "individual", "queries", "targets", "rank_by", "rank_eps", "audit", "escalate", "adaptive", "known",
+        "attacks", "individual", "queries", "targets", "rank_by", "rank_eps", "audit", "escalate", "adaptive",
         "steps", "rel_step", "beta",
     ),
     "Reliability": ("expected_clean_accuracy", "test", "probe"),

@@ -34,11 +34,6 @@ from brinell.storage import write_output
 app = typer.Typer(no_args_is_help=True, help="Measure a model beyond its robust accuracy.")
 
 Csv = Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this .csv file.")]
-RunOption = Annotated[Path | None, typer.Option("--run", help="Folder of a Run of this model.")]
-RunsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--run", help="Folder of a Run of this model; for many models, their Runs or folders of Runs."),
-]
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,25 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class GivenRuns:
+    """The Runs of the models that are analysed."""
+
+    runs: options.RunFolders = None
+    run: options.OldRuns = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The folders of the Runs, or of folders of Runs."""
+        return [*(self.runs or ()), *(self.run or ())]
+
+    def required(self) -> list[Path]:
+        """Return the folders; raise an InputError if there are none."""
+        if not self.paths:
+            raise InputError(expected="the folder of a Run", got="none", remedy="Name it: brinell analyze … RUN.")
+        return self.paths
+
+
+@dataclass(frozen=True)
 class AnalysisOutput:
     """Options that say where the findings are written and drawn."""
 
@@ -66,7 +80,7 @@ class AnalysisOutput:
         Path | None, typer.Option("--json", help="Write findings and numbers to this JSON file, or print them (-).")
     ] = None
     save: Annotated[
-        bool, typer.Option("--save", help="Store the findings in the folder of --run; brinell report shows them.")
+        bool, typer.Option("--save", help="Store the findings in the folder of the Run; brinell report shows them.")
     ] = False
     plot: options.Plot = None
 
@@ -76,7 +90,7 @@ class AnalysisOutput:
         check_output_paths(self.json)
         given = [path for path in paths if path is not None]
         if self.save and not given:
-            raise InputError(expected="--save with --run", got="--save alone", remedy="Add --run FOLDER.")
+            raise InputError(expected="--save with a Run", got="--save alone", remedy="Name the Run: … RUN --save.")
         return open_runs(*given) if many else [Run.open(path) for path in given]
 
     def write(self, result: Any, runs: Sequence[Run]) -> None:
@@ -108,16 +122,16 @@ class AnalysisOutput:
 
 
 def _analyse(
-    models: Sequence[str], paths: Sequence[Path] | None, measure: Callable[[Classifier, Run | None], Any],
+    models: Sequence[str], paths: Sequence[Path], measure: Callable[[Classifier, Run | None], Any],
     output: AnalysisOutput,
 ) -> None:  # fmt: skip
     """Call `measure(model, run)` for the model, or for each of many models, with its Run or None; write the result."""
     only = load.only_model(models)
     if only is None:
-        output.open(*paths or (), many=True)
-        output.write_models(across_models(models, measure, runs=paths or ()))
+        output.open(*paths, many=True)
+        output.write_models(across_models(models, measure, runs=paths))
         return
-    runs = output.open(*paths or ())
+    runs = output.open(*paths)
     output.write(measure(load.model(only), runs[0] if runs else None), runs)
 
 
@@ -127,14 +141,16 @@ def calibration(
     *,
     model: options.Models,
     data: options.Data,
-    run: RunsOption = None,
+    given: GivenRuns,
     bins: Annotated[int, typer.Option(help="Number of confidence bins of equal width.")] = BINS,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Measure whether confidence matches accuracy; with --run also on adversarial inputs."""
+    """Measure whether confidence matches accuracy; with a Run also on adversarial inputs."""
     problem = sampling.problem(data)
-    _analyse(model, run, lambda m, r: analysis.calibration(m, problem, r, bins=bins, **sampling.arguments()), output)
+    _analyse(
+        model, given.paths, lambda m, r: analysis.calibration(m, problem, r, bins=bins, **sampling.arguments()), output
+    )
 
 
 @app.command("ood")
@@ -147,26 +163,27 @@ def ood(
         list[str] | None,
         typer.Option(help="Out-of-distribution data as NAME=DATA or DATA. Repeat for several; default: noise."),
     ] = None,
-    run: RunsOption = None,
+    given: GivenRuns,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Measure how well low confidence detects out-of-distribution inputs."""
     problem, others = sampling.problem(data), _named(other, sampling) if other else None
-    _analyse(model, run, lambda m, _: analysis.detection(m, problem, others, **sampling.arguments()), output)
+    _analyse(model, given.paths, lambda m, _: analysis.detection(m, problem, others, **sampling.arguments()), output)
 
 
 @app.command("fairness")
 @expanded
 def fairness(
     *,
-    run: Annotated[list[Path], typer.Option("--run", help="Folder of a Run, or folder of Runs. Repeat for several.")],
+    given: GivenRuns,
     names: Annotated[str | None, typer.Option(help="Names of the classes in order: plane,car,…")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     output: AnalysisOutput,
 ) -> None:
     """Measure clean and robust accuracy of every class, and how unequal the classes are."""
     class_names = () if names is None else tuple(name.strip() for name in names.split(","))
+    run = given.required()
     runs = output.open(*run, many=len(run) > 1 or not (run[0] / MANIFEST).exists()) or output.open(*run)
     if len(runs) == 1:
         output.write(analysis.fairness(runs[0], names=class_names, seed=seed), runs)
@@ -181,27 +198,23 @@ def privacy(
     model: options.Models,
     members: Annotated[str, typer.Option(help="Training data of the model (FILE.npz, a folder or a data set).")],
     others: Annotated[str, typer.Option(help="Held-out data of the same distribution.")],
-    run: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--run", help="Run on --members, then Run on --others. For many models: Runs with their robust accuracy."
-        ),
-    ] = None,
+    given: GivenRuns,
     eps: Annotated[str | None, typer.Option(help="Attack all samples with PGD within this radius.")] = None,
     norm: options.Norm = "Linf",
     steps: Annotated[int, typer.Option(help="Steps of PGD.")] = 10,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
-    """Test whether confidence reveals training data; also on adversarial inputs with --eps or two --run."""
+    """Test whether confidence reveals training data; also on adversarial inputs, with --eps or two Runs."""
     only, data = load.only_model(model), (sampling.problem(members), sampling.problem(others))
-    if only is not None and run is not None and len(run) != 2:
+    run = given.paths
+    if only is not None and run and len(run) != 2:
         raise InputError(
             expected="two Runs: on the training members, then on the held-out non-members",
             got=f"{len(run)} Run{'s' * (len(run) != 1)}",
-            remedy="Write --run MEMBERS_RUN --run OTHERS_RUN.",
+            remedy="Write both: … MEMBERS_RUN OTHERS_RUN.",
         )
-    pair = None if only is None or run is None else (run[0], run[1])
+    pair = None if only is None or not run else (run[0], run[1])
 
     def measure(m: Classifier, _: Run | None) -> analysis.Privacy:
         return analysis.privacy(
@@ -209,7 +222,7 @@ def privacy(
             **sampling.arguments(),
         )  # fmt: skip
 
-    _analyse(model, run, measure, output)
+    _analyse(model, given.paths, measure, output)
 
 
 @app.command("smoothness")
@@ -227,7 +240,7 @@ def smoothness(
     angular: Annotated[bool, typer.Option("--angular", help="Compare only the directions of outputs.")] = False,
     steps: Annotated[int, typer.Option(help="Steps of the search.")] = STEPS,
     restarts: Annotated[int, typer.Option(help="Searches per sample and layer, each from another random pair.")] = 2,
-    run: RunsOption = None,
+    given: GivenRuns,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
@@ -240,7 +253,7 @@ def smoothness(
             restarts=restarts, **sampling.arguments(),
         )  # fmt: skip
 
-    _analyse(model, run, measure, output)
+    _analyse(model, given.paths, measure, output)
 
 
 @app.command("transfer")
@@ -249,27 +262,25 @@ def transfer(
     *,
     model: Annotated[
         list[str],
-        typer.Option("--model", "-m", help="The models of --run in the same order, then further models."),
+        typer.Option("--model", "-m", help="The models of the Runs in the same order, then further models."),
     ],
     data: options.Data,
-    run: Annotated[
-        list[Path],
-        typer.Option("--run", help="Folder of a Run, or folder of Runs of any of the models. Repeat for several."),
-    ],
+    given: GivenRuns,
     passes: Annotated[int, typer.Option(help="Passes per input of a randomised model; shows mean and deviation.")] = 1,
     n: options.N = None,
     device: options.Device = None,
     output: AnalysisOutput,
 ) -> None:
     """Test whether the adversarial examples stored in Runs fool other models; no new attack runs."""
+    run = given.required()
     folders = any(not (path / MANIFEST).exists() and path.is_dir() for path in run)
     runs = output.open(*run, many=folders)
     found = across_models(model, lambda m, _: m, device=device)
     if len(runs) > len(found.models) and not folders:
         raise InputError(
             expected="a model for every Run",
-            got=f"{len(found.models)} --model and {len(runs)} --run",
-            remedy="Give one --model for each --run, in the same order.",
+            got=f"{len(found.models)} --model and {len(runs)} Runs",
+            remedy="Give one --model for each Run, in the same order.",
         )
     models = {m.model: m.result for m in found.measured}
     if folders:
@@ -301,7 +312,7 @@ def shift(
     plan: options.Plan = "autoattack",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="With --eps: folder for the Runs.")] = None,
     resume: options.Resume = False,
-    run: RunsOption = None,
+    given: GivenRuns,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
@@ -316,7 +327,7 @@ def shift(
             out=out if one else folder(m), resume=resume, **sampling.arguments(),
         )  # fmt: skip
 
-    _analyse(model, run, measure, output)
+    _analyse(model, given.paths, measure, output)
 
 
 @app.command("trace")
@@ -335,14 +346,14 @@ def trace(
         list[float] | None,
         typer.Option(help="Step size of pgd and momentum-pgd as a multiple of eps. Repeat for several; default: 0.25."),
     ] = None,
-    run: RunOption = None,
+    given: GivenRuns,
     csv: Csv = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Follow the best loss so far and the robust accuracy over the iterations of several attacks."""
     check_output_paths(csv)
-    runs = output.open(run)
+    runs = output.open(*given.paths[:1])
     result = traces.trace(
         *target.load(sampling.n), attack or ATTACKS, losses=loss or ("ce",), steps=steps or TRACE_STEPS,
         rel_steps=rel_step or REL_STEPS, progress=None, **sampling.arguments(),
@@ -363,14 +374,14 @@ def logit_scale(
     ] = None,
     loss: Annotated[str, typer.Option(help="Untargeted loss of the PGD attack.")] = "ce",
     steps: Annotated[int, typer.Option(help="Steps of the PGD attack.")] = traces.logit_scale.ATTACK.steps,
-    run: RunOption = None,
+    given: GivenRuns,
     csv: Csv = None,
     sampling: Sampling,
     output: AnalysisOutput,
 ) -> None:
     """Divide the logits by several numbers, and measure for each the zeros in the gradient and the success of PGD."""
     check_output_paths(csv)
-    runs = output.open(run)
+    runs = output.open(*given.paths[:1])
     result = traces.logit_scales(
         *target.load(sampling.n), scale or traces.logit_scale.SCALES,
         attack=PGD(steps=steps, loss=ALIASES.get(loss, loss)), progress=None, **sampling.arguments(),

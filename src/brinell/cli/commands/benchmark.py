@@ -27,7 +27,9 @@ def command(
     model: options.Models,
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, imagenet, or demo.")] = "cifar10",
     threat: Annotated[str, typer.Option(help="Linf, L2, corruptions or corruptions_3d (ImageNet).")] = "Linf",
-    n: Annotated[int | None, typer.Option("--n", help="Use only the first n of the leaderboard's samples.")] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", "--n-examples", help="Use only the first n of the leaderboard's samples.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option("--data", "-d", help="As for brinell evaluate; default: the data set of the leaderboard."),

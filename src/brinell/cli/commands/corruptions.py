@@ -26,9 +26,9 @@ def command(
         str | None, typer.Option(help="Baseline of the mCE: alexnet, alexnet-robustbench, FILE.csv or FILE.csv:ROW.")
     ] = None,
     clean_error: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="Clean error of the baseline in per cent, for the relative mCE. AlexNet's clean error is built in."
+            help="Clean error of the baseline, e.g. 43.5%, for the relative mCE. AlexNet's clean error is built in."
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row of accuracies per model into this CSV table.")] = None,
@@ -53,18 +53,18 @@ def command(
     )
 
 
-def _baseline(spec: str | None, clean_error: float | None) -> Baseline | None:
+def _baseline(spec: str | None, clean_error: str | None) -> Baseline | None:
     if spec is None:
         if clean_error is not None:
             raise InputError(
                 expected="--clean-error together with --baseline",
-                got=f"--clean-error {clean_error:g} alone",
+                got=f"--clean-error {clean_error} alone",
                 remedy="Add --baseline FILE.csv or FILE.csv:ROW.",
             )
         return None
     file, _, row = spec.rpartition(":")
     source, chosen = (file, row) if file and not Path(spec).exists() else (spec, None)
-    return Baseline.named(source, chosen, None if clean_error is None else clean_error / 100)
+    return Baseline.named(source, chosen, None if clean_error is None else options.share(clean_error, "--clean-error"))
 
 
 def show(reports: Sequence[CorruptionReport], baseline: Baseline | None, console: Console) -> None:

@@ -35,9 +35,10 @@ def command(
     eps: Annotated[
         list[str] | None, typer.Option(help="A radius for the table and the plot. Repeat for several.")
     ] = None,
-    known: Annotated[
-        list[Path] | None, typer.Option(help="Reuse a Run of the same --model. Repeat for several.")
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Reuse Runs of the same --model.")
     ] = None,
+    known: Annotated[list[Path] | None, typer.Option(hidden=True)] = None,
     n: options.N = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the Runs, curves.json and .csv files.")
@@ -56,9 +57,10 @@ def command(
 ) -> None:
     """Measure the smallest perturbation that breaks each sample, and draw the robustness curve."""
     check_plot_path(plot)
-    if known and len(model) > 1:
+    reused = [*(runs or ()), *(known or ())]
+    if reused and len(model) > 1:
         raise typer.BadParameter(
-            "--known needs exactly one --model, because a Run belongs to one model: omit the other models."
+            "RUN needs exactly one --model, because a Run belongs to one model: omit the other models."
         )
     radii, norms = [parse_eps(e) for e in eps or ()], list(dict.fromkeys(norm or ["L2"]))
     if transfer and len(norms) < 2:
@@ -71,7 +73,7 @@ def command(
         i = next(places)
         return [
             curve(
-                m, problem, p, plan, known=known or [], out=None if out is None else out / f"{i}-{p}",
+                m, problem, p, plan, known=reused, out=None if out is None else out / f"{i}-{p}",
                 resume=resume, progress=output.progress, **compute.arguments(),
             )
             for p in norms

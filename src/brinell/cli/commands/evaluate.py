@@ -47,7 +47,10 @@ def command(
         str | None, typer.Option(help="Radius of the --rank-by attack, e.g. 6/255; default: --eps.")
     ] = None,
     audit: Annotated[
-        float | None, typer.Option(help="Share of the surviving samples that the audit attacks with the full plan.")
+        str | None,
+        typer.Option(
+            help="Share of the surviving samples that the audit attacks with the full plan: 1/8, 0.125 or 12.5%."
+        ),
     ] = None,
     escalate: Annotated[
         bool | None,
@@ -61,7 +64,7 @@ def command(
         typer.Option("--adaptive", help="Probe the model and also attack around what hides its gradients."),
     ] = False,
     expected_clean_accuracy: Annotated[
-        float | None, typer.Option(help="Stop if the clean accuracy differs from this value, e.g. 0.85.")
+        str | None, typer.Option(help="Stop if the clean accuracy differs from this share, e.g. 0.85 or 85%.")
     ] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Verify adversarials but do not store them.")] = False,
     dry_run: Annotated[
@@ -92,9 +95,10 @@ def command(
         )
     inputs = (*target.load(n, part), chosen_plan)
     how: dict[str, Any] = {
-        "out": out, "resume": resume, "individual": individual, "audit": audit, "escalate": escalate,
+        "out": out, "resume": resume, "individual": individual, "escalate": escalate,
         "queries": queries, "targets": targets, "steps": steps, "rel_step": rel_step, "rank_by": rank_by,
-        "rank_eps": rank_eps, "adaptive": adaptive, **execution.arguments(),
+        "rank_eps": rank_eps, "adaptive": adaptive,
+        "audit": None if audit is None else options.share(audit, "--audit"), **execution.arguments(),
     }  # fmt: skip
     if dry_run:
         if workers is not None or ray is not None:
@@ -105,9 +109,11 @@ def command(
             )
         output_estimate(estimate(*inputs, **how), output)
         return
+    if expected_clean_accuracy is not None:
+        how["expected_clean_accuracy"] = options.share(expected_clean_accuracy, "--expected-clean-accuracy")
     extras = ((WithTest(progress=output.progress), test), (WithProbe(progress=output.progress), probe))
     how |= {
-        "progress": output.progress, "expected_clean_accuracy": expected_clean_accuracy, "images": not no_images,
+        "progress": output.progress, "images": not no_images,
         "launch": chosen.launcher(workers, ray), "also": [extra for extra, wanted in extras if wanted],
         "test": None if test else test,
     }  # fmt: skip

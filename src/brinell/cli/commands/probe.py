@@ -25,7 +25,9 @@ def command(
     surrogate: Annotated[
         str | None, typer.Option(help="Attack this model instead of --model, and test its adversarials on --model.")
     ] = None,
-    n: Annotated[int, typer.Option("--n", help="Samples to attack.")] = SAMPLES,
+    n: Annotated[
+        int | None, typer.Option("--n", "--n-examples", help=f"Samples to attack; default: {SAMPLES}.")
+    ] = None,
     neighbours: Annotated[int, typer.Option(help="Random neighbours per sample to test if predictions are stable.")] = (
         NEIGHBOURS
     ),
@@ -35,7 +37,8 @@ def command(
 ) -> None:
     """Search for signs that an attack fails for reasons other than robustness; exit code 1 if a sign is found."""
     result = probe(
-        *target.load(n), plan, surrogate=None if surrogate is None else load.model(surrogate), stage=stage, samples=n,
+        *target.load(n), plan, surrogate=None if surrogate is None else load.model(surrogate), stage=stage,
+        samples=SAMPLES if n is None else n,
         neighbours=neighbours, queries=queries, progress=output.progress, **compute.arguments(),
     )  # fmt: skip
     output.print(result.to_json, lambda console: show(result, console))

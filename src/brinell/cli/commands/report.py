@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from brinell.cli._shared import load
+from brinell.cli._shared import load, options
 from brinell.core.dataset import Problem
 from brinell.errors import one_of
-from brinell.report.gate import check_gate, check_percent, required_verdict
+from brinell.report.gate import check_gate, required_verdict
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
 from brinell.results.format.shards import NO_CHECKSUMS
@@ -32,10 +32,10 @@ def command(
     classes: Annotated[str | None, typer.Option(help="Names of the classes in order: cat,dog,…")] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     fail_under: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="Required robust accuracy in per cent. Exit code 1 if the lower bound of a Run is smaller, a Run is "
-            "unfinished, or a verdict is worse than --require."
+            help="Required robust accuracy, e.g. 0.45 or 45%. Exit code 1 if the lower bound of a Run is smaller, a "
+            "Run is unfinished, or a verdict is worse than --require."
         ),
     ] = None,
     require: Annotated[
@@ -51,8 +51,8 @@ def command(
     ] = False,
 ) -> None:
     """Write a report of one or several Runs: a self-contained page, or Markdown, LaTeX, JSON, CSV or JUnit."""
-    check_percent(fail_under)
-    required_verdict(fail_under, require)
+    least = options.percent(fail_under, "--fail-under")
+    required_verdict(least, require)
     chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
     opened = [Run.open(path) for path in runs]
     for run in opened if strict else ():
@@ -61,7 +61,7 @@ def command(
             typer.echo(f"{run.path}: {NO_CHECKSUMS}", err=True)
     made = text(
         opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
-        classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=fail_under,
+        classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=least,
         require=require,
     )  # fmt: skip
     if out is None and chosen != "html":
@@ -69,7 +69,7 @@ def command(
     else:
         path = save(out or PAGE, made)
         typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
-    failures = [finding for run in opened for finding in check_gate(run, fail_under, require)]
+    failures = [finding for run in opened for finding in check_gate(run, least, require)]
     for failure in failures:
         typer.echo(f"{failure.message} {failure.remedy}".strip(), err=True)
     if failures:

@@ -36,7 +36,7 @@ def command(
         bool,
         typer.Option("--surface", help="Draw boundary points on the surface of the Linf ball, not at its corners."),
     ] = False,
-    gap: Annotated[float, typer.Option(help="Draw inner points within radius (1 - gap) eps.")] = 0.05,
+    gap: Annotated[str, typer.Option(help="Share of eps: inner points lie within radius (1 - gap) eps.")] = "0.05",
     kappa: Annotated[
         float | None, typer.Option(help="Difficulty, from 0 (easy) to 1 (hard); default: chosen by the test.")
     ] = None,
@@ -70,8 +70,9 @@ def command(
     def measure(m: Classifier, _: object = None) -> AttackTests:
         return binarization_tests(
             m, problem, ball, plans, sweep=sweep, values=None if values is None else _numbers(values), kind=kind,
-            inner=inner, boundary=boundary, corners=False if surface else None, gap=gap, kappa=kappa, curve=curve,
-            readout=readout, layer=None if layer is None else [name.strip() for name in layer.split(",")],
+            inner=inner, boundary=boundary, corners=False if surface else None, gap=options.share(gap, "--gap"),
+            kappa=kappa, curve=curve, readout=readout,
+            layer=None if layer is None else [name.strip() for name in layer.split(",")],
             reference=reference, random_queries=random_queries, progress=output.progress, **compute.arguments(),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import add_row, make_table, percent, print_lines, print_table
+from brinell.core.dataset import warn_if_fewer
 from brinell.core.threat import threat
 from brinell.errors import InputError, ModelError, PlanError
 from brinell.models.networks import NETWORKS
@@ -40,8 +41,8 @@ def command(
     rel_step: Annotated[float | None, typer.Option(help="Step size of the attack, as a multiple of eps.")] = None,
     beta: Annotated[float | None, typer.Option(help="Weight of the robust loss in TRADES.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = R.epochs,
-    batch: Annotated[int, typer.Option(help="Batch size.")] = R.batch,
-    optimiser: Annotated[str, typer.Option(help="sgd or adamw.")] = R.optimiser,
+    batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Batch size.")] = R.batch,
+    optimiser: Annotated[str, typer.Option("--optimiser", "--optimizer", help="sgd or adamw.")] = R.optimiser,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: 0.1 (sgd), 0.001 (adamw).")] = None,
     momentum: Annotated[float, typer.Option(help="Momentum of sgd.")] = R.momentum,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Use Nesterov momentum.")] = False,
@@ -103,6 +104,8 @@ def _validation(held_out: int | None, data: str | None) -> Any:
 def _first(samples: TrainingSamples, n: int | None) -> TrainingSamples:
     if n is not None and n < 1:
         raise InputError(expected="n of at least 1", got=f"{n}", remedy="Omit --n for all samples.")
+    if n is not None:
+        warn_if_fewer(n, len(samples))
     return TrainingSamples(samples.x[:n], samples.y[:n], samples.ids[:n], samples.name)
 
 

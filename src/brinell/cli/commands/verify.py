@@ -41,7 +41,7 @@ def command(
             help="Attack as many as it takes to find this many hidden broken samples; default: half interval."
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Probability, in per cent, to find --hidden samples.")] = 95.0,
+    confidence: Annotated[str, typer.Option(help="Probability to find --hidden samples.")] = "95%",
     seed: Annotated[
         int | None, typer.Option(help="Seed that selects the samples to attack; default: random, and printed.")
     ] = None,
@@ -52,7 +52,12 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Check rows and adversarial examples, and attack random survivors again; exit code 1 if a check fails."""
-    sampling: dict[str, Any] = {"rerun": rerun, "hidden": hidden, "confidence": confidence / 100, "seed": seed}
+    sampling: dict[str, Any] = {
+        "rerun": rerun,
+        "hidden": hidden,
+        "confidence": options.share(confidence, "--confidence"),
+        "seed": seed,
+    }
     alone = len(submissions) == 1 and record is None
     result: Any
     if model is None:
