@@ -22,7 +22,7 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class DistanceBounds:
     """Lower bounds on the distances between samples: `rows` for all pairs, the tighter `levels` for some pairs.
 
     `rows` bounds the distances of given samples to all samples. `levels` are ever tighter functions of two lists of
@@ -35,7 +35,7 @@ class Bounds:
     exact: Pairs
 
 
-def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> Bounds:
+def distance_bounds(norm: str, x: Tensor, shape: tuple[int, ...]) -> DistanceBounds:
     """Return lower bounds on the distances in a norm between the rows of x, which are samples of `shape`, flattened."""
     make = {LINF.name: _linf, L2.name: _l2, L1.name: _l1}[norm]
     return make(x, shape, _pairs(NORMS[norm].size, x))
@@ -45,20 +45,24 @@ def _pairs(size: Callable[[Tensor], Tensor], x: Tensor) -> Pairs:
     return lambda i, j: size(x[i] - x[j])
 
 
-def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
+def _l1(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> DistanceBounds:
     """Bound the L1 norm of a difference d from below by Σ |Σ d| over groups of pixels; levels use smaller groups."""
     near = x[:, _by_squares(shape).to(x.device)]
     sums = [_group_sums(near, g) for g in GROUPS if g < x.shape[1]] or [near]
-    return Bounds(_counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact)
+    return DistanceBounds(
+        _counted(sums[0], sum_up=True), tuple(_pairs(lambda d: d.abs().sum(1), s) for s in sums[1:]), exact
+    )
 
 
-def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
+def _linf(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> DistanceBounds:
     """Bound Linf distances from below by the largest difference among some of the coordinates."""
     some = [x[:, ::stride].contiguous() for stride in STRIDES if stride < x.shape[1]] or [x]
-    return Bounds(_counted(some[0], sum_up=False), tuple(_pairs(lambda d: d.abs().amax(1), s) for s in some[1:]), exact)
+    return DistanceBounds(
+        _counted(some[0], sum_up=False), tuple(_pairs(lambda d: d.abs().amax(1), s) for s in some[1:]), exact
+    )
 
 
-def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
+def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> DistanceBounds:
     """Bound L2 distances from below by the distance within a subspace and the difference of the norms outside it."""
     centred = x - x.mean(0)
     basis = _directions(centred)
@@ -72,7 +76,7 @@ def _l2(x: Tensor, shape: tuple[int, ...], exact: Pairs) -> Bounds:
         d = square[i][:, None] + square[None] - 2 * along[i] @ along.T + (across[i][:, None] - across[None]).square()
         return (d - slack).clamp_(min=0).sqrt_()
 
-    return Bounds(rows, (), exact)
+    return DistanceBounds(rows, (), exact)
 
 
 def _directions(centred: Tensor) -> Tensor:
@@ -86,7 +90,7 @@ def _directions(centred: Tensor) -> Tensor:
 
 
 def _counted(features: Tensor, sum_up: bool) -> Callable[[Tensor], Tensor]:
-    """Return a fast `Bounds.rows`: L1 or Linf distances of quantised features, minus the largest quantisation error."""
+    """Return a fast `rows`: L1 or Linf distances of quantised features, minus the largest quantisation error."""
     count = features.shape[1]
     top = max(min(LEVELS * 8, TOP // count), 1) if sum_up else LEVELS
     least, most = float(features.min()), float(features.max())

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.threat import Threat
-from brinell.curves.bounds import Bounds, distance_bounds
+from brinell.curves.bounds import DistanceBounds, distance_bounds
 from brinell.errors import InputError
 from brinell.evaluation.coerce import as_problem
 from brinell.ops.norms import NORMS
@@ -244,7 +244,7 @@ def _nearest(x: Tensor, y: Tensor, norm: str, shape: tuple[int, ...], pairs: boo
     return Nearest(norm, exact.cpu().numpy(), partner.cpu().numpy(), smallest)
 
 
-def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, between: Tensor) -> None:
+def _search_pairs(bounds: DistanceBounds, part: Tensor, low: Tensor, group: Tensor, between: Tensor) -> None:
     """Lower `between`, the smallest distance of every two classes, by distances of the samples `part` to all samples.
 
     First, for every sample and class, the pair with the smallest bound is measured, then all pairs not ruled out.
@@ -276,7 +276,7 @@ def _search_pairs(bounds: Bounds, part: Tensor, low: Tensor, group: Tensor, betw
         measure(i, c)
 
 
-def _search(bounds: Bounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
+def _search(bounds: DistanceBounds, part: Tensor, low: Tensor, best: Tensor, partner: Tensor) -> None:
     """Write to `best` and `partner` the distance and the position of each sample's nearest sample of another class.
 
     `low` are lower bounds, inf for samples of the same class; pairs with small bounds are measured first.

@@ -103,5 +103,18 @@ class Norm(ABC):
         """Return, per row, the z that minimises ‖z − d‖₂² / 2 + amount · ‖z‖: the proximal operator of the norm."""
 
     @abstractmethod
+    def minimiser(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        """Return, per row, the d that minimises g·d among all d with ‖d‖ ≤ eps and lo ≤ d ≤ hi, where lo ≤ 0 ≤ hi."""
+
+    def least(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Scalars:
+        """Return, per row, the minimum of g·d over all d with ‖d‖ ≤ eps and lo ≤ d ≤ hi, where lo ≤ 0 ≤ hi.
+
+        Its gradient with respect to g is the minimiser.
+        """
+        with torch.no_grad():
+            d = self.minimiser(g, eps, lo, hi)
+        return flat(g * d).sum(1)
+
+    @abstractmethod
     def diameter(self, n: int) -> float:
         """Return the largest distance, in this norm, between two points of the unit box with n coordinates."""

@@ -65,6 +65,10 @@ class L0Norm(Norm):
     def shrink(self, d: Points, amount: Scalars) -> Points:
         return torch.where(d.square() > rows(2 * amount, d), d, 0.0)
 
+    def minimiser(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        d = torch.where(g > 0, lo, hi).to(g.dtype)
+        return (flat(d) * kept(-flat(g * d).double(), eps)).view_as(g)
+
     def diameter(self, n: int) -> float:
         return float(n)
 

@@ -8,7 +8,7 @@ from brinell.ops import rng
 from brinell.ops.norms import hyperplane
 from brinell.ops.norms.base import INSIDE, Norm
 from brinell.ops.norms.water_filling import capped_scale, water_level
-from brinell.ops.rowwise import flat, rows
+from brinell.ops.rowwise import flat, rows, running_sum
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 
@@ -69,6 +69,15 @@ class L1Norm(Norm):
 
     def shrink(self, d: Points, amount: Scalars) -> Points:
         return d.sign() * (d.abs() - rows(amount, d)).clamp(min=0)
+
+    def minimiser(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        # The steepest coordinates move first, each to its bound, until the sum of all moves is eps.
+        slope, room = flat(g).abs(), flat(torch.where(g > 0, -lo, hi)).to(g.dtype)
+        order = slope.argsort(dim=1, descending=True, stable=True)
+        room = room.gather(1, order)
+        before = torch.cat([torch.zeros_like(room[:, :1]), running_sum(room)[:, :-1]], 1)
+        move = torch.minimum(room, (eps[:, None] - before).clamp(min=0))
+        return -(flat(g).sign() * torch.empty_like(move).scatter(1, order, move)).view_as(g)
 
     def diameter(self, n: int) -> float:
         return float(n)

@@ -66,5 +66,21 @@ class L2Norm(Norm):
     def shrink(self, d: Points, amount: Scalars) -> Points:
         return d * rows((1 - amount / self.size(d).clamp(min=TINY)).clamp(min=0), d)
 
+    def minimiser(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        return -(flat(g).sign() * self._lengths(g, eps, lo, hi)[0]).view_as(g)
+
+    def least(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Scalars:
+        # The value of the dual problem. It is a lower bound whatever the factor, so the factor may be rounded.
+        with torch.no_grad():
+            length, factor = self._lengths(g, eps, lo, hi)
+        linear = (flat(g).abs() * length).sum(1)
+        return -linear - (eps.square() - length.square().sum(1)).clamp(min=0) / (2 * factor)
+
+    def _lengths(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> tuple[Doubles, Scalars]:
+        """Return the length of each coordinate's move in the minimiser, and the factor that |g| has in it."""
+        size, room = flat(g).abs(), flat(torch.where(g > 0, -lo, hi)).to(g.dtype)
+        factor = self._factor(size, room, eps)
+        return torch.where(size > 0, torch.minimum(factor[:, None] * size, room), 0.0), factor
+
     def diameter(self, n: int) -> float:
         return float(n**0.5)

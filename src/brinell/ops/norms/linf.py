@@ -62,5 +62,9 @@ class LinfNorm(Norm):
         wide = d.abs() + 1
         return d - L1Norm().project(d, amount, -wide, wide)
 
+    def minimiser(self, g: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
+        e = rows(eps, g)
+        return torch.where(g > 0, torch.maximum(-e, lo), torch.minimum(e, hi)) * (g != 0)
+
     def diameter(self, n: int) -> float:
         return 1.0

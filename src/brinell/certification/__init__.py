@@ -1,0 +1,11 @@
+"""Lower bounds on robustness: prove that no perturbation within the radius changes a class.
+
+`certify` holds `Bounds`, which tries methods from cheap to exact. `trace` turns a torch module into a `network` of
+`operations` and `activations`, with the tables of `translate` and a `builder`. `interval` holds the region of allowed
+inputs and interval arithmetic, `linear_bounds` CROWN, `rounding` the errors of floating-point arithmetic.
+"""
+
+from brinell.certification.certify import Bounds
+from brinell.certification.trace import trace
+
+__all__ = ["Bounds", "trace"]

@@ -1,0 +1,66 @@
+"""A traced network: operations in the order of their computation."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from brinell.certification.activations import Activation
+from brinell.certification.operations import Operation, Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation with the positions of its inputs, the shape of one row of its output, and its name."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    shape: Shape
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class TracedNetwork:
+    """The nodes of a network in float64; the first is the input, the last has the logits."""
+
+    nodes: tuple[Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def classes(self) -> int:
+        """The number of logits."""
+        return self.nodes[-1].shape[0]
+
+    @property
+    def activations(self) -> tuple[int, ...]:
+        """The positions of the activation functions."""
+        return tuple(k for k, node in enumerate(self.nodes) if isinstance(node.operation, Activation))
+
+    @property
+    def kinks(self) -> tuple[int, ...]:
+        """The positions of the activation functions that branch and bound can split."""
+        return tuple(k for k in self.activations if activation(self.nodes[k]).kinked)
+
+    @property
+    def widest(self) -> int:
+        """The largest number of values of one row in any node."""
+        return max(int(torch.Size(node.shape).numel()) for node in self.nodes)
+
+    def shapes(self, k: int) -> tuple[Shape, ...]:
+        """Return the shapes of the inputs of node k."""
+        return tuple(self.nodes[i].shape for i in self.nodes[k].inputs)
+
+    def values(self, x: Tensor) -> list[Tensor]:
+        """Return the values of all nodes for points x, in float64."""
+        values = [x.double()]
+        for node in self.nodes[1:]:
+            values.append(node.operation.apply(*(values[i] for i in node.inputs)))
+        return values
+
+
+def activation(node: Node) -> Activation:
+    """Return the operation of a node that is an activation function."""
+    assert isinstance(node.operation, Activation)
+    return node.operation
