@@ -200,7 +200,9 @@ def percent(rows: list[dict[str, Any]], key: str) -> str:
 
 
 def verdicts(rows: list[dict[str, Any]]) -> str:
-    counts = {v: sum(r["verdict"] == v for r in rows) for v in ("reliable", "suspicious", "invalid", "refused")}
+    counts = {
+        v: sum(r["verdict"] == v for r in rows) for v in ("reliable", "upper bound", "suspicious", "invalid", "refused")
+    }
     return ", ".join(f"{c} {v}" for v, c in counts.items() if c) or "–"
 
 

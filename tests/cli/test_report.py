@@ -48,7 +48,7 @@ def test_the_ending_tells_the_format(brinell: Any, run: Run, here: Path) -> None
 
 def test_fail_under(brinell: Any, run: Run, here: Path) -> None:
     low = 100 * run.robust_accuracy.low
-    accept = ("--require", "suspicious")
+    accept = ("--require", "upper-bound")
     assert brinell("report", "run", "--fail-under", str(int(low)), *accept).code == 0
     code, _, err = brinell("report", "run", "--fail-under", str(int(low) + 1), "--out", "junit.xml", *accept)
     assert code == 1
@@ -60,7 +60,7 @@ def test_fail_under(brinell: Any, run: Run, here: Path) -> None:
 def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here: Path, gate: tuple[str, ...]) -> None:
     code, _, err = brinell("report", "run", "run", *gate, "--out", "junit.xml")
     assert code == 1
-    assert err.count("expected the verdict reliable, got suspicious: The plan fgsm is weak") == 2
+    assert err.count("expected the verdict reliable, got upper bound: The plan fgsm is weak") == 2
     assert len(ElementTree.parse(here / "junit.xml").findall(".//failure")) == 2
 
 

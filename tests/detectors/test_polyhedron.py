@@ -81,7 +81,7 @@ def test_the_plan_as_a_whole(guarded):
             g.classifier, g.problem, threat("Linf", g.distance("Linf") * share), "detector", progress=False
         )
         assert N - run.robust_accuracy.k == fall
-        assert run.verdict.level == "suspicious" and "upper bound" in str(run.verdict)
+        assert run.verdict.level == "upper bound" and "no ensemble against detectors" in str(run.verdict)
 
 
 def test_the_inverted_model_turns_the_polyhedron_round(guarded):

@@ -165,7 +165,7 @@ def test_noise_is_averaged_and_fresh_passes_judge(problem: Problem) -> None:
     assert "draws noise" in next(c["message"] for c in run.checks if c["name"] == "adaptive")
     # Noise of 0.01 per pixel moves the margin by about a tenth of what eps allows: near the boundary either is right.
     assert abs(run.robust_accuracy.k - truth(problem)) <= 3
-    assert run.verdict.level == "suspicious"
+    assert run.verdict.level == "upper bound"
 
 
 def test_black_box_where_nothing_else_is_left(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

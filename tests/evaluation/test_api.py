@@ -14,6 +14,7 @@ from brinell import L2, Linf, Problem, Run, attack, attacks, evaluate, plans, ve
 from brinell.models.demo import demo_net
 from brinell.models.wrap import TorchClassifier
 from brinell.results import ROWS
+from brinell.results.verdict import VERDICT_LEVELS
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_open_reads_the_same(made: Run) -> None:
 
 
 def test_verdict_starts_with_its_level(made: Run) -> None:
-    assert str(made.verdict).split(":")[0] in ("reliable", "suspicious", "invalid")
+    assert str(made.verdict).split(":")[0] in VERDICT_LEVELS
 
 
 def test_verify_takes_run_or_folder(made: Run, problem: Problem) -> None:

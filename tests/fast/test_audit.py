@@ -213,11 +213,11 @@ def reasons(run: Run) -> str:
     return " ".join(run.verdict.reasons)
 
 
-def test_who_is_not_audited_is_suspicious(truth: Any, careful: Plan) -> None:
+def test_who_is_not_audited_is_an_upper_bound(truth: Any, careful: Plan) -> None:
     run = truth.evaluate(audited(careful, 0))
     assert run.attacks == ["short"]
     assert run.audit is None
-    assert run.verdict.level == "suspicious"
+    assert run.verdict.level == "upper bound"
     assert "careful is shortened and was not audited" in reasons(run)
 
 
@@ -235,7 +235,7 @@ def test_a_small_audit_is_not_enough(truth: Any, careful: Plan) -> None:
     a, accuracy = run.audit, run.robust_accuracy
     assert a is not None and a.found == 0
     assert a.bound > (accuracy.high - accuracy.low) / 2
-    assert run.verdict.level == "suspicious"
+    assert run.verdict.level == "upper bound"
     assert f"too small to confirm the plan careful: after {a.audited} samples" in reasons(run)
 
 

@@ -226,7 +226,7 @@ def test_few_samples_are_too_few(truth: Any) -> None:
     """The layers are silent, and the small random sample is no objection; the number of samples is."""
     run = truth.evaluate(layered(20), part=slice(0, 60))
     assert run.layers is not None and run.layers.complete
-    assert run.verdict.level == "suspicious"
+    assert run.verdict.level == "upper bound"
     assert [f.name for f in run.verdict.findings] == ["too few samples"]
 
 

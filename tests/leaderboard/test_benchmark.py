@@ -89,7 +89,7 @@ def test_a_record_says_what_the_run_says(quick: None, tmp_path: Path) -> None:
     assert record.autoattack == round(100 * run.robust_accuracy.value, 2)
     assert record.clean == round(100 * run.clean_accuracy.value, 2)
     assert (record.key, record.n, record.eps, record.status) == ("demo/Linf/demo", 20, "0.1", "unverified")
-    assert (record.plan, record.seed, record.verdict, record.restrictions) == ("fgsm", 0, "suspicious", ())
+    assert (record.plan, record.seed, record.verdict, record.restrictions) == ("fgsm", 0, "upper bound", ())
     assert record.fingerprint == wrap(demo_net()).fingerprint
     assert record.run_hash == digest(tmp_path / "run")
     assert record.cost is not None and record.cost.forwards == run.cost.forwards

@@ -99,4 +99,4 @@ def test_a_run_that_does_not_say_how_strong_its_plan_is_counts_as_weak(strength:
     manifest["identity"]["plan"]["strength"] = strength
     (run.path / "manifest.json").write_text(json.dumps(manifest))
     reseal(run.path)
-    assert brinell.Run.open(run.path).verdict.level == "suspicious"
+    assert brinell.Run.open(run.path).verdict.level == "upper bound"

@@ -61,6 +61,17 @@ def test_a_suspicious_run_passes_only_where_it_is_accepted(run: Run) -> None:
     assert "--require suspicious" in finding.remedy
 
 
+def test_an_upper_bound_passes_only_where_it_is_accepted(
+    make: Callable[..., Run], images: Images, tmp_path: Path
+) -> None:
+    run = make(tmp_path / "quick", images, plan__strength="weak")
+    assert run.verdict.level == "upper bound"
+    assert about(run, LOW) == about(run, None, "reliable") == ["verdict"]
+    assert about(run, LOW, "upper-bound") == about(run, LOW, "upper bound") == about(run, LOW, "suspicious") == []
+    assert about(worse(run, "warn"), LOW, "upper-bound") == ["verdict"]
+    assert "--require upper-bound" in check_gate(run, LOW)[0].remedy
+
+
 def test_an_invalid_run_never_passes(run: Run) -> None:
     run = worse(run, "fail")
     assert about(run, LOW) == about(run, LOW, "suspicious") == about(run, 0.0, "suspicious") == ["verdict"]
@@ -68,7 +79,7 @@ def test_an_invalid_run_never_passes(run: Run) -> None:
 
 
 def test_invalid_is_nothing_to_require(run: Run) -> None:
-    with pytest.raises(PlanError, match="a verdict to require among reliable, suspicious, got 'invalid'"):
+    with pytest.raises(PlanError, match="a verdict to require among reliable, upper bound, suspicious, got 'invalid'"):
         check_gate(run, LOW, "invalid")
     with pytest.raises(InputError, match="Write 45 for 45 %"):
         check_gate(run, 0.45)

@@ -60,7 +60,7 @@ def test_an_unfinished_run_says_so(tmp_path, world) -> None:
     run = world.run(tmp_path, {0: "...", 1: "."}, finished=False)
     assert str(run).splitlines()[0].endswith("(unfinished: all numbers are provisional)")
     assert run.sentence().startswith("Provisional")
-    assert run.verdict.level == "suspicious"
+    assert run.verdict.level == "upper bound"
     assert repr(run).startswith(f"<Run {tmp_path}: ") and "unfinished, robust 100.0 % [" in repr(run)
 
 

@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from brinell.results import ROWS, Run, Verdict, Writer, judge
-from brinell.results.verdict import missing_by_chance
+from brinell.results.verdict import RULES, VERDICT_LEVELS, missing_by_chance
 
 pytestmark = pytest.mark.usefixtures("few")
 
@@ -39,25 +41,77 @@ def test_the_worst_check_decides(tmp_path, world, checks, text: str) -> None:
     [
         ({0: ".u."}, {}, "1 adversarial did not pass verification and is not counted."),
         ({0: ".u.", 1: ".ux"}, {}, "2 adversarials did not pass verification and are not counted."),
-        ({0: "..."}, {"finished": False}, "The Run is not finished, so its robust accuracy is only an upper bound."),
         ({0: "..."}, {"data__n": 4}, "Rows of 3 of 4 samples are missing."),
         (
             {0: "...", 1: ".", 2: ". .", 3: ".x"},
             {},
             "Of the samples counted as robust, 2 lack a row of some attack of the plan.",
         ),
-        (
-            {0: "..."},
-            {"plan__strength": "weak"},
-            "The plan pair is weak: without a strong ensemble that includes a black-box attack the robust accuracy "
-            "is only an upper bound; "
-            "run the plan autoattack.",
-        ),
     ],
 )
 def test_the_rules_of_suspicion(tmp_path, world, samples, options, text: str) -> None:
     verdict = world.run(tmp_path, samples, **options).verdict
     assert (verdict.level, verdict.reasons) == ("suspicious", (text,))
+
+
+WITHOUT = "without a strong ensemble that includes a black-box attack the robust accuracy is only an upper bound"
+
+
+@pytest.mark.parametrize(
+    ("options", "checks", "text"),
+    [
+        (
+            {"finished": False},
+            [],
+            "The Run is not finished, so its robust accuracy is only an upper bound: continue with --resume.",
+        ),
+        ({"plan__strength": "weak"}, [], f"The plan pair is weak: {WITHOUT}; to settle it, run the plan fast."),
+        (
+            {"plan__strength": "weak", "plan__draws": 5},
+            [],
+            f"The plan pair is weak: {WITHOUT}; to settle it, run the plan autoattack-rand.",
+        ),
+        (
+            {"plan__strength": "weak"},
+            [{"name": "access", "level": "info", "message": "the model is a black box"}],
+            "The model is a black box: only attacks by queries are possible, so the robust accuracy is only an upper "
+            "bound. If its network is at hand, attack that with gradients.",
+        ),
+        (
+            {"plan__strength": "weak", "threat__norm": "L0"},
+            [],
+            "The plan pair is weak: no strong ensemble is established for L0, so the robust accuracy is only an upper "
+            "bound.",
+        ),
+        (
+            {"plan__strength": "audited"},
+            [],
+            "The plan pair is shortened and was not audited, so it is unknown what it missed. To settle it, evaluate "
+            "into another folder without audit=0 (--audit 0), or use the plan autoattack.",
+        ),
+    ],
+)
+def test_a_sound_quick_look_is_an_upper_bound(tmp_path, world, options, checks, text: str) -> None:
+    run = world.run(tmp_path, {0: "..."}, **options)
+    assert run.verdict.level == "upper bound" and run.verdict.findings[-1].level == "info"
+    with Writer.resume(tmp_path, run.manifest) as writer:
+        writer.update(checks=[check("ok"), *checks])
+    verdict = Run.open(tmp_path).verdict
+    assert (verdict.level, verdict.reasons) == ("upper bound", (text,))
+    # A sign of trouble outweighs it, and is named first.
+    with Writer.resume(tmp_path, run.manifest) as writer:
+        writer.update(checks=[check("warn"), *checks])
+    troubled = Run.open(tmp_path).verdict
+    assert (troubled.level, troubled.reasons) == ("suspicious", ("Check gradient warns: it is warn.", text))
+
+
+def test_levels_are_listed_from_the_best_to_the_worst_and_the_page_lists_every_rule() -> None:
+    assert VERDICT_LEVELS == ("reliable", "upper bound", "suspicious", "invalid")
+    levels = [VERDICT_LEVELS.index(level) for level, _, _ in RULES]
+    assert levels == sorted(levels, reverse=True)
+    page = (Path(__file__).parents[2] / "docs/verdict.md").read_text()
+    for level, anchor, _ in RULES:
+        assert any(row.startswith(f"| {level} | [") and f"(#{anchor})" in row for row in page.splitlines()), anchor
 
 
 def test_a_finished_run_without_rows_is_invalid(tmp_path, world) -> None:
@@ -191,7 +245,7 @@ def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> N
 
 
 @pytest.mark.parametrize(
-    ("n", "rows", "level"), [(99, "...", "suspicious"), (100, "...", "reliable"), (99, "x", "reliable")]
+    ("n", "rows", "level"), [(99, "...", "upper bound"), (100, "...", "reliable"), (99, "x", "reliable")]
 )
 def test_a_run_of_few_samples_is_not_reliable_unless_all_are_broken(
     tmp_path, world, monkeypatch: pytest.MonkeyPatch, n: int, rows: str, level: str
@@ -199,7 +253,7 @@ def test_a_run_of_few_samples_is_not_reliable_unless_all_are_broken(
     monkeypatch.setattr("brinell.results.verdict.FEWEST", 100)
     verdict = world.run(tmp_path, dict.fromkeys(range(n), rows)).verdict
     found = [f for f in verdict.findings if f.anchor == "verdict.md#too-few-samples"]
-    assert bool(found) == (level == "suspicious")
+    assert bool(found) == (level == "upper bound")
     assert not found or found[0].message.startswith("Too few samples to tell: 99 samples, of which 99 withstood")
 
 

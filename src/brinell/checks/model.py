@@ -10,6 +10,7 @@ from brinell.errors import BrinellError, InputError, ModelError, error_text
 from brinell.finding import Finding
 from brinell.ops.losses import margin
 from brinell.ops.rowwise import flat
+from brinell.results.evidence import ACCESS
 
 # Two outputs for the same row are different if they differ by more than this share of the spread of the logits.
 SAME = 1e-4
@@ -214,6 +215,13 @@ def check_equal_margins(x: Tensor, y: Tensor, logits: Tensor) -> Finding:
         value=share,
         threshold=EQUAL_SHARE,
     )
+
+
+def describe_access(classifier: Classifier) -> list[Finding]:
+    """Return a finding that states that the model gives no gradients; nothing for a model that does."""
+    if classifier.differentiable:
+        return []
+    return [Finding(ACCESS, "info", "the model is a black box: it gives logits and no gradients")]
 
 
 def require_gradients(classifier: Classifier) -> None:

@@ -16,7 +16,7 @@ ADVICE = {
     "evaluate more samples.",
     "missing-classes": "Draw the samples at random from all classes of the model, and evaluate again.",
     "too-few-samples": "Evaluate at least 100 samples, better 1,000.",
-    "weak-plan": "Run the plan autoattack, or fast with its audit, before comparing this number with others.",
+    "weak-plan": "Run the plan fast or autoattack (--plan fast) before comparing this number with others.",
     "audit": "Evaluate at least 100 samples, pass --escalate (the full plan on all survivors), or use autoattack.",
     "black-box-wins": "The model probably masks its gradients. Evaluate again with --adaptive, or repair the gradients "
     "with brinell.models.bpda.",

@@ -12,12 +12,13 @@ REQUIRABLE = VERDICT_LEVELS[:-1]
 def required_verdict(fail_under: float | None, require: str | None) -> VerdictLevel | None:
     """Return the worst verdict that passes: `require` if given, else "reliable" if `fail_under` is given, else None.
 
-    >>> required_verdict(45.0, None), required_verdict(45.0, "suspicious"), required_verdict(None, None)
-    ('reliable', 'suspicious', None)
+    >>> required_verdict(45.0, None), required_verdict(45.0, "upper-bound"), required_verdict(None, None)
+    ('reliable', 'upper bound', None)
     """
     if require is not None:
         names: tuple[str, ...] = REQUIRABLE
-        return VERDICT_LEVELS[names.index(one_of("a verdict to require", require, names))]
+        known = require.replace("-", " ")
+        return VERDICT_LEVELS[names.index(one_of("a verdict to require", known, names))]
     return None if fail_under is None else VERDICT_LEVELS[0]
 
 
@@ -70,6 +71,6 @@ def _verdict(run: Run, wanted: VerdictLevel) -> Finding:
     level = run.verdict.level
     remedy = "Correct the causes that the verdict names and evaluate again"
     if level in REQUIRABLE:
-        remedy += f", or accept it with --require {level}"
+        remedy += f", or accept it with --require {level.replace(' ', '-')}"
     accepted = " or ".join(VERDICT_LEVELS[: VERDICT_LEVELS.index(wanted) + 1])
     return Finding("verdict", "fail", f"{run.path}: expected the verdict {accepted}, got {run.verdict}", f"{remedy}.")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 BINARIZATION = "active test"
 ADAPTIVE = "adaptive"
+# The check of a model that gives no gradients; other models do not have it.
+ACCESS = "access"
 NOT_MADE = "not made: "
 # The checks whose good outcome is evidence, in the order in which they are listed.
 CHECKS = ("finite differences", "equal margins", "reversed loss", "8-bit grid", "asked again")

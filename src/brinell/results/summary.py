@@ -10,7 +10,7 @@ from brinell.results.format.manifest import EVADE
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
-COLOURS = {"reliable": "#0f6b4a", "suspicious": "#8a4b00", "invalid": "#a3211b"}
+COLOURS = {"reliable": "#0f6b4a", "upper bound": "#3f4a5a", "suspicious": "#8a4b00", "invalid": "#a3211b"}
 
 
 def sentence(run: "Run") -> str:

@@ -9,21 +9,26 @@ import numpy as np
 
 from brinell.finding import Finding, Level
 from brinell.results import bracket, row_queries
-from brinell.results.evidence import as_sentence, evidence, least_effort, n_samples, untested
+from brinell.results.evidence import ACCESS, as_sentence, evidence, least_effort, n_samples, untested
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
 
-VerdictLevel = Literal["reliable", "suspicious", "invalid"]
-VERDICT_LEVELS: tuple[VerdictLevel, ...] = ("reliable", "suspicious", "invalid")
+VerdictLevel = Literal["reliable", "upper bound", "suspicious", "invalid"]
+VERDICT_LEVELS: tuple[VerdictLevel, ...] = ("reliable", "upper bound", "suspicious", "invalid")
+"""From the best to the worst. Upper bound: no sign of trouble, but little evidence; suspicious: a sign of trouble."""
 STRONGER = "autoattack"
+# The cheapest plan that can end *reliable*, for models with gradients and for randomised models.
+SETTLING, SETTLING_RANDOM = "fast", "autoattack-rand"
 # The strengths of plans that are not weak.
 STRONG = ("standard", "audited")
 # The page that explains every rule and its remedy.
 PAGE = "verdict.md"
-FINDING_LEVELS: dict[VerdictLevel, Level] = {"reliable": "ok", "suspicious": "warn", "invalid": "fail"}
+FINDING_LEVELS: dict[VerdictLevel, Level] = {
+    "reliable": "ok", "upper bound": "info", "suspicious": "warn", "invalid": "fail",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Verdict:
     The `anchor` of a finding is its section in the documentation. `evidence` lists what the verdict rests on, each with
     its number, and `untested` what was not tested.
 
-    >>> print(Verdict("suspicious", (Finding("unfinished", "warn", "The Run is not finished."),)))
-    suspicious: The Run is not finished.
+    >>> print(Verdict("upper bound", (Finding("unfinished", "info", "The Run is not finished."),)))
+    upper bound: The Run is not finished.
     >>> print(Verdict("reliable"))
     reliable: No check found a problem.
     """
@@ -99,7 +104,7 @@ def _unverified(run: "Run") -> Iterable[str]:
 
 def _unfinished(run: "Run") -> Iterable[str]:
     if not run.finished:
-        yield "The Run is not finished, so its robust accuracy is only an upper bound."
+        yield "The Run is not finished, so its robust accuracy is only an upper bound: continue with --resume."
 
 
 def _incomplete(run: "Run") -> Iterable[str]:
@@ -173,15 +178,26 @@ def _too_few(run: "Run") -> Iterable[str]:
 
 
 def _weak(run: "Run") -> Iterable[str]:
-    weak, upper = f"The plan {run.identity.plan.name} is weak:", "the robust accuracy is only an upper bound"
-    if run.identity.plan.strength in STRONG:
+    plan, identity = run.identity.plan.name, run.identity
+    if identity.plan.strength in STRONG:
         return
-    if run.identity.criterion == EVADE:
+    weak, upper = f"The plan {plan} is weak:", "the robust accuracy is only an upper bound"
+    if identity.criterion == EVADE:
         remedy = "An attack made for this detector may find more."
         yield f"{weak} no ensemble against detectors is established yet, so {upper}. {remedy}"
+    elif any(finding.name == ACCESS for finding in run.findings):
+        remedy = "If its network is at hand, attack that with gradients."
+        yield f"The model is a black box: only attacks by queries are possible, so {upper}. {remedy}"
+    elif identity.threat.norm == "L0":
+        yield f"{weak} no strong ensemble is established for L0, so {upper}."
     else:
         ensemble = "a strong ensemble that includes a black-box attack"
-        yield f"{weak} without {ensemble} {upper}; run the plan {STRONGER}."
+        yield f"{weak} without {ensemble} {upper}; to settle it, run the plan {_settling(run)}."
+
+
+def _settling(run: "Run") -> str:
+    noisy = any(finding.name == "randomised" and finding.level == "warn" for finding in run.findings)
+    return SETTLING_RANDOM if noisy or run.identity.plan.draws > 1 else SETTLING
 
 
 # The least effort per sample of an ensemble that is called strong: the steps of the weakest attacks still reported
@@ -229,32 +245,40 @@ def _claimed(run: "Run") -> Iterable[str]:
         yield f"{what} {name} is called strong, but {'; '.join(missing)}: run the plan {STRONGER}."
 
 
-def _audited(run: "Run") -> Iterable[str]:
-    audit, name = run.audit, run.identity.plan.name
+def _remedy_of_audit() -> str:
+    return f"Pass --resume --escalate (escalate=True) for the full plan on all survivors, or use the plan {STRONGER}"
+
+
+def _audit_contradicts(run: "Run") -> Iterable[str]:
+    audit, layers, name = run.audit, run.layers, run.identity.plan.name
+    if not run.identity.plan.audited or not run.finished or audit is None:
+        return
+    if audit.objects:
+        yield (
+            f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "
+            f"least {100 * audit.at_least:.1f} points (95 %). {_remedy_of_audit()}."
+        )
+    elif layers is not None and not layers.complete:
+        why = layers.doubt or "The full plan broke survivors near the boundary"
+        yield f"{why}, so the plan {name} misses samples on this model. {_remedy_of_audit()}."
+
+
+def _unaudited(run: "Run") -> Iterable[str]:
+    audit, layers, name = run.audit, run.layers, run.identity.plan.name
     if not run.identity.plan.audited or not run.finished:
         return
     if audit is None:
         yield (
-            f"The plan {name} is shortened and was not audited, so it is unknown what it missed. Evaluate into another "
-            f"folder without audit=0 (--audit 0), or use the plan {STRONGER}."
+            f"The plan {name} is shortened and was not audited, so it is unknown what it missed. To settle it, "
+            f"evaluate into another folder without audit=0 (--audit 0), or use the plan {STRONGER}."
         )
         return
-    remedy = f"Pass --resume --escalate (escalate=True) for the full plan on all survivors, or use the plan {STRONGER}"
-    layers = run.layers
-    if audit.objects:
-        yield (
-            f"The full plan broke {audit.found} of {audit.audited} audited survivors, so the plan {name} missed at "
-            f"least {100 * audit.at_least:.1f} points (95 %). {remedy}."
-        )
-    elif layers is not None and not layers.complete:
-        why = layers.doubt or "The full plan broke survivors near the boundary"
-        yield f"{why}, so the plan {name} misses samples on this model. {remedy}."
-    elif audit.complete:
-        return
-    elif (layers is None or not layers.rings) and audit.too_small(run.robust_accuracy):
+    contradicted = audit.objects or (layers is not None and not layers.complete)
+    layered = layers is not None and bool(layers.rings)
+    if not contradicted and not audit.complete and not layered and audit.too_small(run.robust_accuracy):
         yield (
             f"The audit is too small to confirm the plan {name}: after {audit.audited} samples, the plan may "
-            f"have missed up to {100 * audit.bound:.1f} points, more than the sampling error. {remedy}."
+            f"have missed up to {100 * audit.bound:.1f} points, more than the sampling error. {_remedy_of_audit()}."
         )
 
 
@@ -362,13 +386,11 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("invalid", "certified-and-broken", _contradicted),
     ("suspicious", "check-that-warns", _checked("warn", "warns")),
     ("suspicious", "unverified-adversarials", _unverified),
-    ("suspicious", "unfinished", _unfinished),
     ("suspicious", "missing-rows", _incomplete),
     ("suspicious", "guessing", _guessing),
     ("suspicious", "missing-classes", _missing_classes),
-    ("suspicious", "weak-plan", _weak),
     ("suspicious", "weak-plan", _claimed),
-    ("suspicious", "audit", _audited),
+    ("suspicious", "audit", _audit_contradicts),
     ("suspicious", "black-box-wins", _black_box_wins),
     ("suspicious", "surrogate-wins", _surrogate_wins),
     ("suspicious", "non-finite-logits", _non_finite),
@@ -376,6 +398,9 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "probe-of-gradients", _probed(GRADIENTS)),
     ("suspicious", "probe-of-the-attack", _probed(WORKING)),
     ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),
-    ("suspicious", "too-few-samples", _too_few),
+    ("upper bound", "unfinished", _unfinished),
+    ("upper bound", "weak-plan", _weak),
+    ("upper bound", "audit", _unaudited),
+    ("upper bound", "too-few-samples", _too_few),
 )
 """Level, anchor on the page of the verdict, and rule; the worst level first."""

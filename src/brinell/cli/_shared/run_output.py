@@ -14,7 +14,7 @@ from brinell.results import Proportion, Run, SeedRuns
 from brinell.results.format.manifest import EVADE
 from brinell.results.summary import mask_text
 
-COLOURS = {"reliable": "green", "suspicious": "yellow", "invalid": "red"}
+COLOURS = {"reliable": "green", "upper bound": "bold", "suspicious": "yellow", "invalid": "red"}
 
 
 def output_run(run: Run, output: PrintFlags) -> None:

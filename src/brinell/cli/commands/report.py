@@ -41,8 +41,8 @@ def command(
     require: Annotated[
         str | None,
         typer.Option(
-            help="Worst accepted verdict, reliable or suspicious; exit code 1 for a worse verdict. Default with "
-            "--fail-under: reliable."
+            help="Worst accepted verdict: reliable, upper-bound or suspicious; exit code 1 for a worse verdict. "
+            "Default with --fail-under: reliable."
         ),
     ] = None,
     strict: Annotated[

@@ -179,6 +179,8 @@ def _unreliable(row: BoardRow, word: str) -> str:
     if not row.record.unreliable:
         return element("span", word, class_="quiet")
     reasons = " ".join(row.record.reasons) or "AutoAttack's own checks raised a warning"
+    if row.record.verdict == "upper bound":  # no sign of trouble
+        return element("span", "upper bound", class_="badge small upper-bound", title=reasons)
     return element("span", word, class_="badge small warn", title=reasons)
 
 
