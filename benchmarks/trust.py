@@ -33,6 +33,8 @@ ABOVE, CLOSE = 0.02, 0.03
 # Points for models that count on the 8-bit grid keep this distance from the edge of the ball, to be rounded.
 HALF_LEVEL = 0.5 / 255
 PASSES = 20
+# Findings about the number of samples and about how far the full plan went.
+AUDIT, TOO_FEW = "audit", "too few samples"
 
 
 def slug(name: str) -> str:
@@ -101,22 +103,25 @@ def known_broken(entry: Entry, drawn_ids: set[int], store: Path) -> set[int]:
 # ---------------------------------------------------------------- draws
 
 
-def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool) -> dict[str, Any]:
+def settled(run: brinell.Run) -> bool:
+    """Whether something other than the layers of evidence makes the verdict suspicious, so more attacks change nothing."""
+    return any(f.level in ("warn", "fail") and f.name not in (AUDIT, TOO_FEW) for f in run.verdict.findings)
+
+
+def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool, short: bool) -> dict[str, Any]:
+    """Evaluate one draw. With `short` the full plan attacks all survivors only where that can change the verdict."""
     problem, begun = drawn(entry.data(), draw, n), time.perf_counter()
     out: dict[str, Any] = {"name": entry.name, "draw": draw, "n": len(problem), "ids": problem.ids.tolist()}
     options: dict[str, Any] = {"adaptive": True} if adaptive else {}
+    options |= {"seed": draw, "progress": False}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            run = brinell.evaluate(
-                entry.build(),
-                problem,
-                entry.threat,
-                plan,
-                seed=draw,
-                out=Path(folder) / "run",
-                progress=False,
-                **options,
-            )
+            options["out"] = Path(folder) / "run"
+            if short:
+                run = brinell.evaluate(entry.build(), problem, entry.threat, plan, escalate=False, **options)
+                options["resume"] = True
+            if not short or not settled(run):
+                run = brinell.evaluate(entry.build(), problem, entry.threat, plan, **options)
             cost, verdict = run.cost, run.verdict
             return out | {
                 "verdict": verdict.level,
@@ -138,7 +143,8 @@ def run_draws(entry: Entry, args: argparse.Namespace, adaptive: bool) -> None:
         if file.exists():
             continue
         plan = args.adaptive_plan or args.plan if adaptive else args.plan
-        result = measure(entry, draw, args.n, plan, adaptive)
+        short = args.short and plan == "fast"
+        result = measure(entry, draw, args.n, plan, adaptive, short)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.with_suffix(".part").write_text(json.dumps(result))
         file.with_suffix(".part").replace(file)
@@ -290,6 +296,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--plan", default="fast")
+    parser.add_argument(
+        "--short", action="store_true", help="no full plan on all survivors where a check warns already"
+    )
     parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
     parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
     parser.add_argument("--only-adaptive", action="store_true", help="run the adaptive evaluation alone")
@@ -297,6 +306,7 @@ def main() -> None:
     parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--no-table", action="store_true", help="only run the draws, without the truths")
     args = parser.parse_args()
     entries = [*broken(), *sound(Path(args.store) / "networks")]
     if args.kind:
@@ -310,6 +320,8 @@ def main() -> None:
         for e in entries:
             for adaptive in (False,) * (not args.only_adaptive) + (True,) * (args.adaptive or args.only_adaptive):
                 run_draws(e, args, adaptive)
+    if args.no_table:
+        return
     results = [s for e in entries if (s := summary(e, args)) is not None]
     text = report(results, args)
     print(text)

@@ -18,8 +18,9 @@ from brinell.attacks import PGD, RandomSearch
 from brinell.evaluation import run_stage
 from brinell.evaluation.audit import attacked
 from brinell.results import Audit, Cost, Layers, StageResult, Writer
+from brinell.results.format.manifest import StageRecord
 from brinell.results.format.schema import margin_left
-from brinell.results.layers import Ring
+from brinell.results.layers import Ring, ring_edges
 from brinell.verification.attacked import all_contradictions
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -183,9 +184,11 @@ def rings(*broken: int, attacked: int = 4) -> tuple[Ring, ...]:
         (500, 2, (0, -1, -1), math.inf),  # black-box search beats gradients
         (5000, 5, (0, -1, -1), 0.1),
         (5000, 6, (0, -1, -1), math.inf),
-        (500, 0, (1, -1, -1), 0.2),  # on to the next ring
-        (500, 0, (1, 0, -1), 0.2),
-        (500, 0, (0, 1, -1), 0.3),  # some attack of the full plan went further and found something
+        (500, 0, (1, -1, -1), 0.1),  # here too
+        (500, 0, (2, -1, -1), 0.2),  # on to the next ring
+        (500, 0, (2, 0, -1), 0.2),
+        (500, 0, (0, 1, -1), 0.1),
+        (500, 0, (1, 1, -1), 0.3),  # some attack of the full plan went further and found something
         (500, 0, (3, 1, 1), math.inf),  # every ring breaks
         (20_000, 0, (2, -1, -1), 0.1),  # 2 of 20,000 are tolerated
         (20_000, 0, (3, -1, -1), 0.2),
@@ -196,6 +199,17 @@ def test_how_far_the_full_plan_goes(n: int, search: int, found: tuple[int, ...],
     assert layers.reach == pytest.approx(reach)
     assert bool(layers.doubt) == (reach == math.inf)
     assert layers.complete == (reach < math.inf and all(b >= 0 for b in found[: round(10 * reach)]))
+
+
+@pytest.mark.parametrize(
+    ("near", "edges"),
+    [((0.1, 0.3), (0.1, 0.2, 0.4, 0.8)), ((0.05, 0.25), (0.05, 0.1, 0.2, 0.4)), ((0.01,), (0.01, 0.05, 0.1, 0.2, 0.4))],
+)
+def test_edges_of_the_rings(near: tuple[float, ...], edges: tuple[float, ...], weak: Run) -> None:
+    """A narrow first ring is followed by one up to 5 %; the edges of earlier plans are what they were."""
+    stages = tuple(StageRecord(str(width), share=0.1, near=width) for width in near)
+    stored = replace(weak.identity.plan, stages=stages)
+    assert ring_edges(stored) == pytest.approx(edges)
 
 
 @pytest.mark.parametrize("near", [0.3, 0.7])

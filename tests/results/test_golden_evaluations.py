@@ -79,9 +79,10 @@ def test_every_stage_of_every_plan_keeps_its_hash_and_its_noise_key() -> None:
 
 
 def stages() -> dict[str, list[list[str]]]:
-    """Name, hash and noise key of every stage, by plan and norm."""
+    """Name, hash and noise key of every stage, by plan and norm; an earlier plan has a number, the oldest 1."""
     found = {}
-    for name, plan in PLANS.items():
+    earlier = {f"{plan.name} {k}": plan for k, plan in enumerate(EARLIER, 1)}
+    for name, plan in {**PLANS, **earlier}.items():
         for threat in (brinell.Linf(0.1), brinell.L2(0.5), brinell.L1(5)):
             found[f"{name} {threat.norm.name}"] = [
                 [s.name, s.to_json()["hash"], s.noise or s.attack.name] for s in plan.stages_for(threat)

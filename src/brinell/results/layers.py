@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from brinell.results.run import Run
 
 # In the first ring all stages of the full plan attack; each further ring reaches twice as far. Beyond the last one are
-# all survivors.
-RINGS = 4
-# The full plan goes on to the next ring if it broke more than this share of all samples in a ring.
-RING_TOLERATED = 1e-4
+# all survivors. A first ring narrower than `SECOND` is followed by one that ends there.
+RINGS, SECOND = 4, 0.05
+# The full plan goes on to the next ring if it broke more than this share of all samples in a ring, and more than one
+# sample in all rings.
+RING_TOLERATED, TOLERATED = 1e-4, 1
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Ring:
 class Layers:
     """What the layers found, of `n` samples: the short black-box attacks (`search`) and the full plan by `rings`.
 
+    `near` are the stages of the full plan that attack further from the boundary than the others.
+
     >>> rings = Ring(0.0, 0.05, 4, 4, 1), Ring(0.05, 0.1, 6, 0, 0)
     >>> Layers(500, (StageResult("search", 300, 0),), rings).reach
     0.1
@@ -66,6 +69,7 @@ class Layers:
     search: tuple[StageResult, ...]
     rings: tuple[Ring, ...]
     audit: Audit | None = None
+    near: tuple[StageResult, ...] = ()
 
     @property
     def doubt(self) -> str:
@@ -82,6 +86,8 @@ class Layers:
     @property
     def _furthest(self) -> int:
         """The number of the last ring in which more broke than is tolerated; −1 if in none."""
+        if sum(ring.broken for ring in self.rings) <= TOLERATED:
+            return -1
         return max((k for k, ring in enumerate(self.rings) if ring.broken > RING_TOLERATED * self.n), default=-1)
 
     @property
@@ -107,6 +113,7 @@ class Layers:
         found = [
             f"{s.attack}, a short black-box attack: {s.attacked:,} attacked, {s.broken:,} broken" for s in self.search
         ]
+        found += [f"{s.attack}, near the boundary: {s.attacked:,} attacked, {s.broken:,} broken" for s in self.near]
         return found + [f"full plan on {ring}" for ring in self.rings if ring.attacked and ring.high <= self.reach]
 
 
@@ -116,7 +123,9 @@ def layers(run: "Run") -> Layers | None:
     if not plan.audit_stages:
         return None
     search = tuple(row_queries.stage(table, s.name) for s in plan.main_stages[1:] if s.black_box)
-    return Layers(run.clean_accuracy.n, search, _rings(run), run.audit)
+    widths = [stage.near for stage in plan.audit_stages if stage.near]
+    near = tuple(row_queries.stage(table, s.name) for s in plan.audit_stages if s.near and s.near > min(widths))
+    return Layers(run.clean_accuracy.n, search, _rings(run), run.audit, near)
 
 
 def _rings(run: "Run") -> tuple[Ring, ...]:
@@ -142,7 +151,12 @@ def _rings(run: "Run") -> tuple[Ring, ...]:
 def ring_edges(plan: PlanRecord) -> tuple[float, ...]:
     """Return the outer edges of the rings, the smallest first; none if no stage attacks near the boundary."""
     widths = [stage.near for stage in plan.audit_stages if stage.near]
-    return tuple(min(widths) * 2**k for k in range(RINGS)) if widths else ()
+    if not widths:
+        return ()
+    first = min(widths)
+    if first >= SECOND:
+        return tuple(first * 2**k for k in range(RINGS))
+    return (first, *(SECOND * 2**k for k in range(RINGS)))
 
 
 def left_of_margins(run: "Run", ids: Ids) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
