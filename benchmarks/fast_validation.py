@@ -1,15 +1,15 @@
 """The plan `fast` beside `autoattack`, sample by sample, on the networks of validation_networks.py.
 
 Usage: python benchmarks/fast_validation.py measure [NAME…] --references RUNS --out DIR
+       python benchmarks/fast_validation.py fast NAME… --references RUNS
        python benchmarks/fast_validation.py table --out DIR
 
 `measure` writes DIR/NAME.json. The Run of `autoattack` is read from RUNS/NAME (`validation_networks.py reference` makes
-it); with --n fewer samples are compared. `table` prints the tables of benchmarks/results/fast.md.
+it); with --n fewer samples are compared. `fast` only runs `fast`, into RUNS/NAME.fast-N-SEED, which `measure` reads. `table` prints the tables of benchmarks/results/fast.md.
 """
 
 import argparse
 import json
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +17,10 @@ from typing import Any
 from torch import Tensor, nn
 
 import brinell
+from brinell.attacks.catalogue import by_name
+from brinell.core.plan import Stage, Stages
 from brinell.core.threat import Threat, threat
+from brinell.cost.budget import backwards_per_query
 
 # A layer should speak up if Pursuit alone misses more than one sample and more than this share.
 TOLERATED = 0.002
@@ -46,39 +49,65 @@ def calibrate(net: nn.Module, x: Tensor, y: Tensor, norm: str, low: float, high:
     return threat(norm, float(f"{low:.3g}"))
 
 
+def by_reference(name: str, references: Path, ids: set[int], stages: Stages) -> tuple[set[int], int, bool]:
+    """What `autoattack` left of these samples, its passes, and whether it is finished.
+
+    A recorded outcome has no passes. They are then those of a survivor, times the number of survivors: the least that
+    `autoattack` spends, since broken samples take some too.
+    """
+    from validation_networks import RECORDED, recorded_flags
+
+    if name in RECORDED:
+        left = {i for i, robust in enumerate(recorded_flags(name)) if robust} & ids
+        each = sum(f + b for f, b in map(most_passes, stages))
+        return left, each * len(left), True
+    full = brinell.Run.open(references / name)
+    # The samples of a reference are the first ones of the same data under the same ids.
+    rows = [r for r in full.rows().to_pylist() if r["sample_id"] in ids]
+    fell = {r["sample_id"] for r in rows if r["broken"] and r["verified"]}
+    return ids - fell, sum(r["forwards"] + r["backwards"] for r in rows), full.finished
+
+
+def most_passes(stage: Stage) -> tuple[int, int]:
+    """Forward and backward passes of a stage on a sample that it does not break."""
+    queries, backwards = stage.attack.queries * len(stage.attempts()), backwards_per_query(stage, 10)
+    return queries, round(queries * backwards)
+
+
+def evaluate_fast(w: Any, references: Path, seed: int = 0) -> brinell.Run:
+    """The Run of `fast` on a network, kept beside the references; an interrupted one goes on."""
+    out = references / f"{w.name}.fast-{len(w.y)}-{seed}"
+    options: dict[str, Any] = {"seed": seed, "device": "cpu", "progress": False, "out": out, "resume": out.exists()}
+    return brinell.evaluate(w.net, (w.x, w.y), w.threat, "fast", **options)
+
+
 def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any]:
     """`fast` on n samples of the network, and what `autoattack` did on the same ones."""
     from validation_networks import load  # it imports this file
 
-    w, begun = load(name, n), time.perf_counter()
-    fast = brinell.evaluate(w.net, (w.x, w.y), w.threat, "fast", seed=seed, device="cpu", progress=False)
-    seconds, layers = time.perf_counter() - begun, fast.layers
+    w = load(name, n)
+    fast = evaluate_fast(w, references, seed)
+    layers = fast.layers
     assert layers is not None
-    # The samples of a reference are the first ones of the same data under the same ids.
-    full, ids = brinell.Run.open(references / name), set(range(len(w.y)))
-    rows = [r for r in full.rows().to_pylist() if r["sample_id"] in ids]
-    fell = {r["sample_id"] for r in rows if r["broken"] and r["verified"]}
-    left, mine = ids - fell, set(fast.survivors().tolist())
+    ids, mine = set(range(len(w.y))), set(fast.survivors().tolist())
+    left, theirs, finished = by_reference(name, references, ids, by_name("autoattack").stages_for(w.threat))
     pursuit = ids - {
         r["sample_id"] for r in fast.rows().to_pylist() if r["broken"] and r["attack"] in ("clean", "pursuit")
     }
-    passes = {
-        "fast": fast.cost.forwards + fast.cost.backwards,
-        "autoattack": sum(r["forwards"] + r["backwards"] for r in rows),
-    }
+    passes = {"fast": fast.cost.forwards + fast.cost.backwards, "autoattack": theirs}
     return {
-        "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "finished": full.finished,
+        "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "finished": finished,
         "clean": fast.clean_accuracy.k, "fast": len(mine), "autoattack": len(left), "pursuit": len(pursuit),
         "only_autoattack": sorted(mine - left), "only_fast": sorted(left - mine),
         "missed_by_pursuit": sorted(pursuit - left), "verdict": fast.verdict.level,
         "reasons": list(fast.verdict.reasons),
-        "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"], "seconds": seconds,
+        "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"], "seconds": fast.cost.seconds,
         "stages": [[s.attack, s.attacked, s.broken] for s in fast.stages()],
         "rings": [[r.low, r.high, r.survivors, r.attacked, r.broken] for r in layers.rings],
         "random": None if fast.audit is None else [fast.audit.audited, fast.audit.found],
         "spoke": {
             "search": sum(s.broken for s in layers.search) > max(1, 0.001 * len(w.y)),
-            "near": any(r.broken for r in layers.rings), "random": fast.audit is not None and bool(fast.audit.found),
+            "near": sum(r.broken for r in layers.rings) > 1, "random": fast.audit is not None and fast.audit.objects,
         },
     }  # fmt: skip
 
@@ -114,14 +143,21 @@ def table(folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=("measure", "table"))
+    parser.add_argument("task", choices=("measure", "fast", "table"))
     parser.add_argument("names", nargs="*", help="default: every network with a reference")
     parser.add_argument("--references", type=Path, default=Path("references"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("layers"))
     parser.add_argument("--n", type=int, default=200)
     args = parser.parse_args()
     if args.task == "table":
         print(table(args.out))
+        return
+    if args.task == "fast":
+        from validation_networks import load
+
+        for name in args.names:
+            run = evaluate_fast(load(name, args.n), args.references)
+            print(name, run.robust_accuracy, run.cost.forwards + run.cost.backwards, run.verdict, flush=True)
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or sorted(f.name for f in args.references.iterdir() if f.is_dir()):

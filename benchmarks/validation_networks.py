@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from fast_trajectories import World, fashion, prototypes
 from fast_validation import calibrate, gelu, pooled
-from published import FOLDER, SHARED, published
+from published import FOLDER, SHARED, par18, published
 from published import fashion as load_golden
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -32,7 +32,8 @@ from torch.nn.functional import cross_entropy
 
 import brinell
 from brinell.attacks import FGSM
-from brinell.core.threat import threat
+from brinell.core.threat import Threat, threat
+from brinell.data.matlab import read_mat
 from brinell.evaluation.coerce import as_classifier
 from brinell.train import METHODS, Method, Recipe, fit
 
@@ -129,6 +130,20 @@ SMALL_PUBLISHED = (
 """The published networks, smallest first."""
 GOLDEN = "golden_fashion"
 """The small Fashion-MNIST network of the golden numbers in L2, on which Square and FAB find what Auto-PGD does not."""
+RECORDED: dict[str, tuple[str, Threat]] = {
+    "golden_linf": ("Linf_standard_seed0", threat("Linf", 0.1)),
+    "golden_l2": ("L2_standard_seed0", threat("L2", 1.5)),
+    "golden_l1": ("L1_eps5_standard_seed0", threat("L1", 5.0)),
+    "golden_l1_12": ("L1_standard_seed0", threat("L1", 12.0)),
+    "cifar_par18": ("", threat("Linf", 8 / 255)),
+}
+"""Networks whose outcome of the reference AutoAttack is recorded, by its key in autoattack.json; the first images."""
+MMR = {
+    "mmr_mnist_linf": ("mnist", threat("Linf", 0.1)), "mmr_mnist_l1": ("mnist", threat("L1", 1.0)),
+    "mmr_mnist_l2": ("mnist", threat("L2", 0.3)), "mmr_cifar_linf": ("cifar10", threat("Linf", 2 / 255)),
+    "mmr_cifar_l1": ("cifar10", threat("L1", 2.0)), "mmr_cifar_l2": ("cifar10", threat("L2", 0.1)),
+}  # fmt: skip
+"""The networks of Croce & Hein 2020, Provable robustness against all lp-perturbations, with the radii of that paper."""
 
 
 def mnist() -> tuple[Tensor, Tensor]:
@@ -223,6 +238,12 @@ def load(name: str, n: int = N) -> World:
     if name == GOLDEN:
         x, y = (v[HELD_OUT : HELD_OUT + n] for v in fashion_test())
         return World(name, load_golden(), x, y, threat("L2", 1.5))
+    if name in RECORDED:
+        x, y = (v[:n] for v in (cifar_test() if name == "cifar_par18" else fashion_test()))
+        return World(name, par18() if name == "cifar_par18" else load_golden(), x, y, RECORDED[name][1])
+    if name in MMR:
+        x, y = (v[:n] for v in (mnist() if MMR[name][0] == "mnist" else cifar_test()))
+        return World(name, mmr(MMR[name][0]), x, y, MMR[name][1])
     stored = json.loads((FOLDER / "networks.json").read_text())[name]
     if name.startswith("sdp"):
         with np.load(FOLDER / f"sdp_{stored['data']}_200.npz") as chosen:
@@ -232,9 +253,36 @@ def load(name: str, n: int = N) -> World:
     return World(name, published(name), x[:n], y[:n], threat("Linf", stored["eps"]))
 
 
-def reference(name: str, runs: Path) -> None:
+def mmr(kind: str) -> nn.Module:
+    """The MMR-UNIV network for MNIST or CIFAR-10; its arrays are those of TensorFlow, channels last."""
+    layers = ("conv1", "conv2", "fc1", "fc2")
+    names = [f"{part}_{layer}" for layer in layers for part in ("weights", "biases")]
+    stored = read_mat(FOLDER / f"mmr_univ_{kind}.mat", *names)
+    w = {k: torch.from_numpy(np.array(v)).float() for k, v in zip(names, stored, strict=True)}
+    channels, size = w["weights_conv1"].shape[2], 7 if kind == "mnist" else 8
+    net = nn.Sequential(
+        nn.Conv2d(channels, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 4, 2, 1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(32 * size**2, 100), nn.ReLU(), nn.Linear(100, 10),
+    )  # fmt: skip
+    first = w["weights_fc1"].view(size, size, 32, 100).permute(2, 0, 1, 3).reshape(-1, 100)
+    weights = [*(w[f"weights_conv{k}"].permute(3, 2, 0, 1) for k in (1, 2)), first.T, w["weights_fc2"].T]
+    modules = [m for m in net if isinstance(m, nn.Conv2d | nn.Linear)]
+    for m, weight, layer in zip(modules, weights, layers, strict=True):
+        m.load_state_dict({"weight": weight.contiguous(), "bias": w[f"biases_{layer}"].flatten()})
+    return net.eval().requires_grad_(False)
+
+
+def recorded_flags(name: str) -> list[bool]:
+    """Whether each of the first images is robust to the reference AutoAttack."""
+    key = RECORDED[name][0]
+    if not key:
+        return np.load(SHARED / "golden" / "autoattack_standard_linf_first1000_flags.npy").astype(bool).tolist()
+    return [bool(f) for f in json.loads((SHARED / "golden" / "autoattack.json").read_text())[key]["flags"]]
+
+
+def reference(name: str, runs: Path, n: int = N) -> None:
     """`autoattack` on the network as a Run in the folder `runs`; an interrupted one goes on."""
-    w = load(name)
+    w = load(name, n)
     folder = runs / name
     run = brinell.evaluate(
         w.net, (w.x, w.y), w.threat, "autoattack", out=folder, resume=folder.exists(), device="cpu", progress=False
@@ -248,14 +296,15 @@ def main() -> None:
     parser.add_argument("task", choices=("train", "list", "reference"))
     parser.add_argument("names", nargs="*", help="default: all, smallest first")
     parser.add_argument("--out", type=Path, default=Path("references"))
+    parser.add_argument("--n", type=int, default=N)
     args = parser.parse_args()
-    for name in args.names or (*NETWORKS, GOLDEN, *SMALL_PUBLISHED):
+    for name in args.names or (*NETWORKS, GOLDEN, *SMALL_PUBLISHED, *MMR):
         if args.task == "reference":
-            reference(name, args.out)
+            reference(name, args.out, args.n)
         elif args.task == "train" and name in NETWORKS and not (NETWORKS_FOLDER / f"{name}.safetensors").exists():
             train(name)
         if args.task != "reference":
-            w = load(name)
+            w = load(name, args.n)
             clean = (as_classifier(w.net).forward(w.x).logits.argmax(1) == w.y).float().mean().item()
             print(f"{name}: {w.threat}, {tuple(w.x.shape)}, clean {clean:.1%}", flush=True)
 
