@@ -5,7 +5,8 @@ Usage: python benchmarks/fast_validation.py measure [NAME…] --references RUNS 
        python benchmarks/fast_validation.py table --out DIR
 
 `measure` writes DIR/NAME.json. The Run of `autoattack` is read from RUNS/NAME (`validation_networks.py reference` makes
-it); with --n fewer samples are compared. `fast` only runs `fast`, into RUNS/NAME.fast-N-SEED, which `measure` reads. `table` prints the tables of benchmarks/results/fast.md.
+it); with --n fewer samples are compared. `fast` only runs `fast`, into RUNS/NAME.fast-N-SEED, which `measure` reads.
+`table` prints the tables of benchmarks/results/fast.md.
 """
 
 import argparse
@@ -101,7 +102,8 @@ def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any
         "only_autoattack": sorted(mine - left), "only_fast": sorted(left - mine),
         "missed_by_pursuit": sorted(pursuit - left), "verdict": fast.verdict.level,
         "reasons": list(fast.verdict.reasons),
-        "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"], "seconds": fast.cost.seconds,
+        "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"],
+        "seconds": fast.cost.seconds,
         "stages": [[s.attack, s.attacked, s.broken] for s in fast.stages()],
         "rings": [[r.low, r.high, r.survivors, r.attacked, r.broken] for r in layers.rings],
         "random": None if fast.audit is None else [fast.audit.audited, fast.audit.found],

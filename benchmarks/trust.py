@@ -104,7 +104,7 @@ def known_broken(entry: Entry, drawn_ids: set[int], store: Path) -> set[int]:
 
 
 def settled(run: brinell.Run) -> bool:
-    """Whether something other than the layers of evidence makes the verdict suspicious, so more attacks change nothing."""
+    """Whether something other than the layers of evidence makes the verdict suspicious; more attacks do not help."""
     return any(f.level in ("warn", "fail") and f.name not in (AUDIT, TOO_FEW) for f in run.verdict.findings)
 
 

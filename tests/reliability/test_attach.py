@@ -306,5 +306,5 @@ def test_a_plan_that_only_looks_strong_is_found_out_by_the_small_test(tmp_path: 
 def test_the_size_of_the_small_test_follows_the_cost_of_the_run() -> None:
     from brinell.reliability.attach import COST_SHARE, SIZES, _affordable
 
-    assert [_affordable(passes) for passes in (10**7, 3 * 10**5, 5 * 10**4, 2 * 10**4)] == list(SIZES)
+    assert [_affordable(passes) for passes in (10**7, 3 * 10**5, 5 * 10**4, 2 * 10**4, 11_000)] == list(SIZES)
     assert _affordable(10**3) is None and COST_SHARE == 0.05

@@ -36,7 +36,7 @@ SMALL_REFERENCE = "apgd-ce"
 # The small test that every evaluation makes by default: its share of the Run's passes, and its sizes, largest first:
 # samples, inner points and random points.
 COST_SHARE = 0.05
-SIZES = ((64, 199, 100), (32, 99, 50), (16, 49, 20), (16, 19, 5))
+SIZES = ((64, 199, 100), (32, 99, 50), (16, 49, 20), (16, 19, 5), (16, 9, 2))
 # Its closeness κ, and the passes per sample that an attack which passes needs at most, with verification.
 SMALL_KAPPA, SMALL_PASSES = 0.99, 20
 REMEDY = "Pass the same model, threat and plan as in the evaluation."
