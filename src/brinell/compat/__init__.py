@@ -1,4 +1,10 @@
-"""Replacements for AutoAttack (`autoattack`) and RobustBench (`robustbench`): a script changes only an import."""
+"""Replacements for other libraries: a script changes only its imports.
+
+`autoattack` and `robustbench` have the names of these packages; `foolbox` and `torchattacks` have their models, attacks
+and criteria. What a library has and Brinell has not raises an error that names what to use.
+`settings`, `single_attacks` and `transcript` belong to `autoattack`, `robustbench_data` to `robustbench`; `functions`
+holds what all share.
+"""
 
 from brinell.compat.autoattack import AutoAttack
 from brinell.compat.robustbench import benchmark, load_model

@@ -1,26 +1,28 @@
-"""The class AutoAttack with the call signatures of the original, computed by Brinell."""
+"""AutoAttack and its attacks with the call signatures of the originals, computed by Brinell."""
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from brinell.attacks import APGD, FAB, Square
+from brinell.compat.functions import as_classifier, predictions
+from brinell.compat.settings import Settings
+from brinell.compat.single_attacks import APGDAttack, APGDAttack_targeted, FABAttack_PT, SquareAttack
+from brinell.compat.transcript import Log, Transcript
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, stage
-from brinell.core.threat import threat
-from brinell.engine.oracle import Oracle, default_block
-from brinell.engine.precision import exact
-from brinell.errors import InputError, one_of
+from brinell.core.threat import norm_name, threat
+from brinell.errors import InputError, did_you_mean, one_of
 from brinell.evaluation.evaluate import evaluate
-from brinell.models.wrap import wrap
+from brinell.ops.norms import SIZES
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
+
+__all__ = ["APGDAttack", "APGDAttack_targeted", "AutoAttack", "FABAttack_PT", "SquareAttack"]
 
 VERSIONS = {
     "standard": ["apgd-ce", "apgd-t", "fab-t", "square"],
@@ -33,30 +35,25 @@ NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 RAND_DRAWS = 5
 
 
-class Function(nn.Module):
-    """A module that applies a function from images to logits."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
-def _settings(version: str, norm: str) -> dict[str, SimpleNamespace]:
+def _settings(version: str, norm: str) -> dict[str, Settings]:
     """Return, by attack, the settings of this version under the attribute names of the original's attack objects."""
     large = norm == "L1" and version == "standard"
     many, draws = 5 if version in ("plus", "custom") else 1, 20 if version == "rand" else 1
     return {
-        "apgd": SimpleNamespace(
-            n_iter=100, n_restarts=5 if large else many, eot_iter=draws, rho=0.75, use_largereps=large
+        "apgd": Settings(
+            "apgd", n_iter=100, n_restarts=5 if large else many, eot_iter=draws, rho=0.75, use_largereps=large
         ),
-        "apgd_targeted": SimpleNamespace(
-            n_iter=100, n_restarts=1, n_target_classes=5 if large else 9, eot_iter=draws, rho=0.75, use_largereps=large
+        "apgd_targeted": Settings(
+            "apgd_targeted",
+            n_iter=100,
+            n_restarts=1,
+            n_target_classes=5 if large else 9,
+            eot_iter=draws,
+            rho=0.75,
+            use_largereps=large,
         ),
-        "fab": SimpleNamespace(n_iter=100, n_restarts=many, n_target_classes=9, alpha_max=0.1, eta=1.05, beta=0.9),
-        "square": SimpleNamespace(n_queries=5000, n_restarts=1, p_init=0.8),
+        "fab": Settings("fab", n_iter=100, n_restarts=many, n_target_classes=9, alpha_max=0.1, eta=1.05, beta=0.9),
+        "square": Settings("square", n_queries=5000, n_restarts=1, p_init=0.8),
     }
 
 
@@ -104,6 +101,15 @@ class AutoAttack:
         self.apgd, self.apgd_targeted = settings["apgd"], settings["apgd_targeted"]
         self.fab, self.square = settings["fab"], settings["square"]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse attributes that would be ignored."""
+        names = [*type(self).__dataclass_fields__, "apgd", "apgd_targeted", "fab", "square"]
+        if name not in names:
+            raise InputError(
+                expected=f"attributes of AutoAttack: {', '.join(names)}", got=name, remedy=did_you_mean(name, names)
+            )
+        super().__setattr__(name, value)
+
     def get_seed(self) -> int:
         """Return the seed, 0 if `seed` is None."""
         return 0 if self.seed is None else self.seed
@@ -121,19 +127,30 @@ class AutoAttack:
 
         `state_path` is the folder of the Run: an interrupted evaluation resumes from there.
         """
-        self.run = self._evaluate(self.attacks_to_run, x_orig, y_orig, bs, state_path)
-        return self._images(self.run, x_orig, bs, return_labels)
+        log = Log(self.verbose, self.log_path)
+        log(f"using {self.version} version including {', '.join(self.attacks_to_run)}.")
+        self.run = self._evaluate(self.attacks_to_run, x_orig, y_orig, bs, state_path, log)
+        x_adv = self._images(self.run, x_orig)
+        log(_summary(self.run, self.norm, x_orig, x_adv))
+        return self._with_labels(x_adv, return_labels)
 
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Any]:
         """Run each attack alone on all samples; return, by attack, what `run_standard_evaluation` would return."""
-        runs = {name: self._evaluate([name], x_orig, y_orig, bs, None) for name in self.attacks_to_run}
-        return {name: self._images(run, x_orig, bs, return_labels) for name, run in runs.items()}
+        log, found = Log(self.verbose, self.log_path), {}
+        log(f"using {self.version} version including {', '.join(self.attacks_to_run)}.")
+        for name in self.attacks_to_run:
+            begun = time.perf_counter()
+            self.run = self._evaluate([name], x_orig, y_orig, bs, None, Log(False, None))
+            seconds, robust = time.perf_counter() - begun, self.run.robust_accuracy
+            log(f"robust accuracy by {name.upper()}\t {robust.value:.2%}\t (time attack: {seconds:.1f} s)")
+            found[name] = self._with_labels(self._images(self.run, x_orig), return_labels)
+        return found
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
         """Return the share of samples that are classified correctly without an attack."""
-        return float((self._labels(x_orig, bs) == y_orig.to("cpu")).float().mean())
+        return float((self._labels(x_orig) == y_orig.to("cpu")).float().mean())
 
     def plan(self, names: list[str]) -> Plan:
         """Return the plan that runs these attacks one after another, with the current settings."""
@@ -160,54 +177,49 @@ class AutoAttack:
             return _configured(FAB(f.n_iter, False, f.alpha_max, f.eta, f.beta), name, f)
         if name == "fab-t":
             # The original runs targeted FAB once per target.
-            once = SimpleNamespace(n_restarts=1, n_target_classes=f.n_target_classes)
+            once = Settings("fab", n_restarts=1, n_target_classes=f.n_target_classes)
             return _configured(FAB(f.n_iter, True, f.alpha_max, f.eta, f.beta), name, once)
         return _configured(Square(q.n_queries, q.p_init), name, q)
 
-    def _classifier(self) -> Any:
-        model = self.model if isinstance(self.model, nn.Module) else Function(self.model).eval()
-        classifier = wrap(model)
-        return classifier if self.device is None else classifier.to(torch.device(self.device))
-
-    def _evaluate(self, names: list[str], x: Tensor, y: Tensor, bs: int, state: Any) -> Run:
+    def _evaluate(self, names: list[str], x: Tensor, y: Tensor, bs: int, state: Any, log: Log) -> Run:
         resume = state is not None and (Path(state) / MANIFEST).exists()
+        correct = int((self._labels(x) == y.to("cpu")).sum()) if log.verbose or log.path else 0
+        log(f"initial accuracy: {correct / max(len(y), 1):.2%}")
+        transcript = Transcript(log, len(y), correct, bs)
         run = evaluate(
-            self._classifier(), (x, y), threat(self.norm, self.eps), self.plan(names), out=state, resume=resume,
-            seed=self.get_seed(), slots=bs, progress=False,
+            as_classifier(self.model, self.device), (x, y), threat(self.norm, self.eps), self.plan(names), out=state,
+            resume=resume, seed=self.get_seed(), slots=bs, progress=transcript,
         )  # fmt: skip
-        self._log(run)
+        for name, p in run.accuracy_after():
+            transcript.after(name, p.value)
         return run
 
-    def _log(self, run: Run) -> None:
-        lines = [f"initial accuracy: {100 * run.clean_accuracy.value:.2f}%"]
-        lines += [f"robust accuracy after {name.upper()}: {100 * p.value:.2f}%" for name, p in run.accuracy_after()]
-        lines += [f"robust accuracy: {run.robust_accuracy}", f"verdict: {run.verdict}"]
-        if self.verbose:
-            console = Console(highlight=False, soft_wrap=True)
-            for line in lines:
-                console.print(line, markup=False)
-        if self.log_path is not None:
-            with Path(self.log_path).open("a") as file:
-                file.writelines(f"{line}\n" for line in lines)
-
-    def _images(self, run: Run, x: Tensor, bs: int, return_labels: bool) -> Any:
+    def _images(self, run: Run, x: Tensor) -> Tensor:
         adversarials = run.adversarials()
         x_adv = x.detach().clone()
         if len(adversarials.ids):
             index = torch.tensor(adversarials.ids, device=x_adv.device, dtype=torch.long)
             x_adv[index] = torch.from_numpy(adversarials.x).to(x_adv)
-        return (x_adv, self._labels(x_adv, bs)) if return_labels else x_adv
+        return x_adv
 
-    def _labels(self, x: Tensor, bs: int) -> Tensor:
-        classifier = self._classifier()
-        # Blocks as in the evaluation: points on the decision boundary keep their class.
-        oracle = Oracle(classifier, default_block(classifier.device))
-        with exact(classifier.device):
-            labels = [oracle.output(batch.to(classifier.device)).logits.argmax(1) for batch in x.split(bs)]
-        return torch.cat(labels).to("cpu")
+    def _with_labels(self, x_adv: Tensor, return_labels: bool) -> Any:
+        return (x_adv, self._labels(x_adv)) if return_labels else x_adv
+
+    def _labels(self, x: Tensor) -> Tensor:
+        return predictions(as_classifier(self.model, self.device), x)
 
 
-def _configured(attack: AnyAttack, name: str, settings: SimpleNamespace) -> Stage:
+def _summary(run: Run, norm: str, x: Tensor, x_adv: Tensor) -> str:
+    """Return the last lines of AutoAttack's output: largest perturbation, range of values, robust accuracy."""
+    largest = float(SIZES[norm_name(norm)].size(x_adv.detach().double() - x.detach().double()).max())
+    return (
+        f"max {norm} perturbation: {largest:.5f}, nan in tensor: {int(x_adv.isnan().sum())}, "
+        f"max: {float(x_adv.max()):.5f}, min: {float(x_adv.min()):.5f}\n"
+        f"robust accuracy: {run.robust_accuracy}\nverdict: {run.verdict}"
+    )
+
+
+def _configured(attack: AnyAttack, name: str, settings: Settings) -> Stage:
     built = stage(attack, name)
     if built.ranks:
         built = Targets(built, settings.n_target_classes)

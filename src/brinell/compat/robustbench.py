@@ -1,4 +1,4 @@
-"""Two functions of RobustBench with their call signatures, on Brinell's leaderboards and model zoo."""
+"""RobustBench's functions with their call signatures, on Brinell's leaderboards, data and model zoo."""
 
 import os
 import warnings
@@ -10,7 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from brinell.analysis.corruptions.table import CELLS
-from brinell.compat.autoattack import Function
+from brinell.compat.functions import Function
+from brinell.compat.robustbench_data import (
+    CORRUPTIONS,
+    FOLDERS,
+    BenchmarkDataset,
+    ThreatModel,
+    as_text,
+    clean_accuracy,
+    load_cifar10,
+    load_cifar10c,
+    load_cifar100,
+    load_cifar100c,
+    load_clean_dataset,
+    load_imagenet,
+    models,
+)
 from brinell.core.dataset import Problem
 from brinell.data.load import ROBUSTBENCH, load
 from brinell.errors import InputError
@@ -22,8 +37,11 @@ from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
 
-# The folders into which torchvision unpacks data sets.
-FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+__all__ = [
+    "CORRUPTIONS", "BenchmarkDataset", "ThreatModel", "benchmark", "clean_accuracy", "load_cifar10", "load_cifar10c",
+    "load_cifar100", "load_cifar100c", "load_clean_dataset", "load_imagenet", "load_model",
+]  # fmt: skip
+
 MODEL_INFO = "model_info"
 
 
@@ -53,7 +71,7 @@ def benchmark(
         raise InputError(expected="one model on one device", got="a list", remedy="Call benchmark for each model.")
     if to_disk and not model_name:
         raise InputError(expected="a model_name with to_disk=True", got="no model_name", remedy="Pass model_name='…'.")
-    data, threat = _text(dataset), _text(threat_model)
+    data, threat = as_text(dataset), as_text(threat_model)
     state = None if aa_state_path is None else Path(aa_state_path)
     record = boards.benchmark(
         _classifier(model, model_name, device),
@@ -91,12 +109,12 @@ def load_model(
     >>> load_model("Demo", dataset="fashion-mnist").training
     False
     """
-    threat = _text(threat_model)
+    threat = as_text(threat_model)
     if norm is not None:
         warnings.warn("norm is deprecated, use threat_model instead", DeprecationWarning, stacklevel=2)
         threat = norm
     classifier = zoo.load(
-        f"{_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir), checkpoint=custom_checkpoint or None
+        f"{as_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir), checkpoint=custom_checkpoint or None
     )
     return classifier.module if classifier.mean is None and classifier.std is None else _WithNormalisation(classifier)
 
@@ -113,11 +131,6 @@ class _WithNormalisation(nn.Module):
         return self._classifier.forward(x).logits
 
 
-def _text(value: Any) -> str:
-    """Return a data set or threat model as text; for a member of RobustBench's enumerations, its value."""
-    return str(getattr(value, "value", value))
-
-
 def _classifier(model: Any, name: str | None, device: torch.device | str | None) -> TorchClassifier:
     module = model if isinstance(model, nn.Module) else Function(model).eval()
     if module.training:
@@ -129,8 +142,8 @@ def _classifier(model: Any, name: str | None, device: torch.device | str | None)
 
 def _samples(data: str, n: int, folder: Path, preprocessing: Any, name: str | None, threat: str) -> Problem | None:
     """Return the first n samples of `data` in `folder`; None if the caller should load the data set by name."""
-    inner = folder / FOLDERS.get(data, "")
     if data in FOLDERS:
+        inner = folder / FOLDERS[data]
         return load(inner, n) if inner.is_dir() else None
     card = zoo.cards().get(f"{find_leaderboard(data, threat).zoo}{name}")
     chosen = preprocessing if preprocessing is not None or card is None else card.preprocessing
@@ -152,3 +165,10 @@ def _log(record: Record, path: Path) -> None:
     with path.open("a") as file:
         file.write(f"{record.key}: clean accuracy {record.clean:.2f}%, robust accuracy {record.best:.2f}%, ")
         file.write(f"n = {record.n}, verdict {record.verdict}, run {record.run}\n")
+
+
+def __getattr__(name: str) -> Any:
+    """Return `model_dicts`, the published models by data set, threat model and name, made when it is first read."""
+    if name == "model_dicts":
+        return models()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

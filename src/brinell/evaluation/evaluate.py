@@ -49,7 +49,7 @@ def evaluate(
     classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seed: int = 0, slots: int | None = None,
     precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
-    progress: bool | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
+    progress: bool | Listener | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
     audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None, rank_by: Any = None,
     rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
     rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
@@ -74,7 +74,7 @@ def evaluate(
     how.
     Execution: see `brinell.Execution`. `execution` is an Execution or one of its modes.
     `launch=brinell.distributed.Ray()` computes on workers; the rows are the same. `progress`: None shows progress,
-    False is silent.
+    False is silent, a function receives the events of `brinell.engine.events`.
     Tests of the finished Run: `test=None` makes a small binarization test if the verdict would be reliable and the test
     costs at most 5 % of the passes, `test=True` makes the full test, and `test=False` makes none. `also` lists further
     tests, e.g. `[brinell.reliability.WithProbe()]`.
@@ -104,7 +104,7 @@ def evaluate(
         begun = time.perf_counter()
         with launch.open(prepared.context, prepared.plan) as executor:
             folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
-            if progress is not False and launch.device is None:
+            if progress in (None, True) and launch.device is None:
                 announce_cost(prepared, stored, escalate)
             with _writer(prepared, folder, resume, images) as writer, _resumable(prepared, folder, listener):
                 prepared.release_first()

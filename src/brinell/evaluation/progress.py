@@ -140,8 +140,14 @@ def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Conso
 
 
 @contextmanager
-def show_progress(progress: bool | None) -> Iterator[Listener]:
-    """Yield a listener that shows the engine's events on standard error; it is silent if `progress` is False."""
+def show_progress(progress: bool | Listener | None) -> Iterator[Listener]:
+    """Yield a listener that shows the engine's events on standard error, or is silent if `progress` is False.
+
+    A function as `progress` is that listener itself.
+    """
+    if callable(progress):
+        yield progress
+        return
     if progress is False:
         yield silent
         return
