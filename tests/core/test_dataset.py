@@ -104,8 +104,8 @@ BAD_X = {
     "normalised": ((X - 0.5) / 0.25, "normalisation inside the model"),
     "nan": (spoil(20, float("nan")), "finite inputs"),
     "inf": (spoil(20, float("inf")), "finite inputs"),
-    "bytes": ((X * 255).byte(), r"dtype uint8.*x\.float\(\) / 255"),
-    "bytes of NumPy": ((X * 255).byte().numpy(), r"dtype uint8.*np\.asarray\(x, dtype=.float32.\) / 255"),
+    "integers": ((X * 255).int(), r"dtype int32.*x\.float\(\) / 255"),
+    "integers of NumPy": ((X * 255).int().numpy(), r"dtype int32.*np\.asarray\(x, dtype=.float32.\) / 255"),
     "one sample": (torch.rand(12), "batch dimension"),
 }
 

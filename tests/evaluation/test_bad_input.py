@@ -87,7 +87,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "one value outside": (InputError, "1.1", lambda out: run(data=(changed(1.1), Y))(out)),
     "nan": (InputError, "sample 3", lambda out: run(data=(changed(torch.nan), Y))(out)),
     "inf": (InputError, "sample 3", lambda out: run(data=(changed(torch.inf), Y))(out)),
-    "integer images": (InputError, "/ 255", lambda out: run(data=((255 * X).to(torch.uint8), Y))(out)),
+    "integer images": (InputError, "/ 255", lambda out: run(data=((255 * X).to(torch.int32), Y))(out)),
     "one input without a batch": (InputError, "batch dimension", lambda out: run(data=(X[0, 0, 0], Y))(out)),
     "inputs the model cannot take": (ModelError, "(3, 8, 8)", run(demo_net(), (torch.rand(4, 3, 8, 8), Y[:4]))),
     "no samples": (InputError, "at least one", lambda out: run(data=(X[:0], Y[:0]))(out)),

@@ -2,21 +2,31 @@
 
 import hashlib
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler, Subset
 
-from brinell.core.threat import HI, LO
-from brinell.errors import InputError, MissingExtra, error_text, first_line
-from brinell.ops.defaults import with_gradients
+from brinell.core.samples import (
+    BYTES,
+    as_ids,
+    as_inputs,
+    as_labels,
+    as_names,
+    collate,
+    file_names,
+    is_bytes,
+    is_pairs,
+    pair_of,
+    read_stream,
+    require_shape,
+)
+from brinell.errors import BrinellError, InputError, error_text
 
-# Values outside the box by no more than this are rounding errors and are clipped.
-SLACK = 1e-5
 # Samples read at a time from a Dataset.
 READ = 256
 END = object()
@@ -30,6 +40,8 @@ class Chunk:
     x: Tensor
     y: Tensor
     offset: int = 0
+    names: tuple[str, ...] | None = None
+    """The names of the samples, such as file names; None if they have none."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -40,89 +52,13 @@ class Chunk:
         return torch.tensor(rows, dtype=torch.long, device="cpu")
 
 
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        tensor = torch.as_tensor(values, device="cpu")
-        if tensor.is_floating_point() and not hasattr(values, "dtype"):  # numbers, which the default dtype would round
-            tensor = torch.as_tensor(values, dtype=torch.float32, device="cpu")
-        return tensor if tensor.layout is torch.strided else tensor.to_dense()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            expected=f"{what} as a tensor or array",
-            got=f"{type(values).__name__} ({first_line(error)})",
-            remedy="Pass a tensor or array of numbers; replace class names by the indices 0, 1, …",
-        ) from None
-
-
-def _inputs(values: Any) -> Tensor:
-    x = _tensor(values, "inputs")
-    if not x.is_floating_point():
-        convert = "x.float()" if isinstance(values, Tensor) else 'np.asarray(x, dtype="float32")'
-        raise InputError(
-            expected="floating-point inputs in [0, 1]",
-            got=f"dtype {str(x.dtype).removeprefix('torch.')}",
-            remedy=f"Convert images with {convert} / 255.",
-        )
-    if x.ndim < 2:
-        got = f"shape {tuple(x.shape)}"
-        raise InputError(expected="a batch of inputs, shape (n, …)", got=got, remedy="Add a batch dimension: x[None].")
-    x = x.detach().to("cpu", torch.float32).contiguous()
-    if not bool(x.isfinite().all()):
-        row = int((~x.isfinite()).flatten(1).any(1).nonzero()[0])
-        remedy = "Drop such samples: ok = x.flatten(1).isfinite().all(1), then Problem(x[ok], y[ok])."
-        raise InputError(expected="finite inputs", got=f"NaN or inf in sample {row}", remedy=remedy)
-    if len(x) and (float(x.min()) < LO - SLACK or float(x.max()) > HI + SLACK):
-        raise InputError(
-            expected=f"inputs in [{LO:g}, {HI:g}]",
-            got=f"values from {float(x.min()):.3g} to {float(x.max()):.3g}",
-            remedy="Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
-            "brinell.wrap(net, mean=…, std=…).",
-        )
-    return with_gradients(x.clamp(LO, HI))
-
-
-def _labels(values: Any, n: int) -> Tensor:
-    y = _tensor(values, "labels").detach().cpu()
-    if y.is_floating_point() or y.dtype == torch.bool or y.ndim != 1 or len(y) != n:
-        raise InputError(
-            expected=f"{n} integer labels, shape ({n},)",
-            got=f"dtype {str(y.dtype).removeprefix('torch.')}, shape {tuple(y.shape)}",
-            remedy="Give one class index per sample (one-hot labels: y.argmax(1); float labels: y.long()).",
-        )
-    if n and int(y.min()) < 0:
-        raise InputError(
-            expected="labels of at least 0", got=f"label {int(y.min())}", remedy="Number the classes 0, 1, 2, …"
-        )
-    return with_gradients(y.long())
-
-
-def _ids(values: Any, n: int) -> Tensor:
-    if values is None:
-        return with_gradients(torch.arange(n, device="cpu"))
-    ids = _tensor(values, "ids").detach().cpu()
-    integers = not ids.is_floating_point() and ids.dtype != torch.bool
-    if not integers or ids.shape != (n,) or len(ids.unique()) != n:
-        raise InputError(
-            expected=f"{n} distinct integer ids",
-            got=f"{str(ids.dtype).removeprefix('torch.')}, shape {tuple(ids.shape)}, {len(ids.unique())} distinct",
-            remedy="Give every sample an id of its own, e.g. its index in the data set: the id decides its noise.",
-        )
-    return with_gradients(ids.long())
-
-
-def _require_shape(x: Tensor, first: Tensor) -> None:
-    """Raise an InputError if the inputs have another shape than the first ones of their chunk."""
-    if x.shape[1:] != first.shape[1:]:
-        raise InputError(
-            expected=f"samples of one shape, {tuple(first.shape[1:])}",
-            got=f"a sample of shape {tuple(x.shape[1:])}",
-            remedy="Resize or crop the images to one size.",
-        )
-
-
 class Problem:
-    """Samples with stable ids: tensors (x, y), a Dataset of (x, y) pairs with a length, or an unshuffled DataLoader.
+    """Samples with stable ids: arrays (x, y), a Dataset, an unshuffled DataLoader, or a list or stream of pairs.
 
+    Inputs are floats in [0, 1], bytes (divided by 255) or pictures of Pillow. A sample is a pair or a dict. A stream
+    without a length (an IterableDataset, a generator) is read into memory once.
+    `ids` are whole numbers or names, such as file names; the id of a name is a hash of it. `names` only say which
+    samples these are. Both come back in the rows of a Run.
     The outcome of a sample depends on its id and the seed, not on its position: samples of `problem[100:200]` have the
     same outcomes as in the whole problem.
 
@@ -132,26 +68,44 @@ class Problem:
     >>> x, y = problem
     """
 
-    def __init__(self, x: Any, y: Any = None, ids: Any = None, *, name: str = "") -> None:
+    def __init__(self, x: Any, y: Any = None, ids: Any = None, *, name: str = "", names: Any = None) -> None:
         self.name = name
+        self.notes: list[str] = []
+        """What was done to the inputs, for the notes of a Run."""
         self._source: Any = None
-        if y is None and isinstance(x, DataLoader | Dataset):
-            self._source, self._given_ids = x, ids
-            self._check_source()
+        if y is None and _is_source(x):
+            self._source, self._given_ids, self.names = x, ids, None
+            self._check_source(names)
             return
         if y is None:
+            x, y = self._without_labels(x)
+        self._note_bytes(x)
+        self.x = as_inputs(x)
+        self.y = as_labels(y, len(self.x))
+        self.ids, given = as_ids(ids, len(self.x))
+        self.names = given or _names(names, len(self.x))
+        if len(self.x) == 0:
+            raise InputError(expected="at least one sample", got="none", remedy="Check the selection.")
+
+    def _without_labels(self, x: Any) -> tuple[Any, Any]:
+        """Return inputs and labels of a dict of arrays, or of a stream of samples, which is read into memory."""
+        if isinstance(x, Mapping):
+            return pair_of(x)
+        if not _is_stream(x):
             raise InputError(
                 expected="inputs and labels, a Dataset or a DataLoader",
                 got=f"{type(x).__name__} and no labels",
                 remedy="Pass the labels too: Problem(x, y).",
             )
-        self.x = _inputs(x)
-        self.y = _labels(y, len(self.x))
-        self.ids = _ids(ids, len(self.x))
-        if len(self.x) == 0:
-            raise InputError(expected="at least one sample", got="none", remedy="Check the selection.")
+        inputs, labels, bytes_ = read_stream(x)
+        self.notes += [BYTES] if bytes_ else []
+        return inputs, labels
 
-    def _check_source(self) -> None:
+    def _note_bytes(self, x: Any) -> None:
+        if is_bytes(x) and BYTES not in self.notes:
+            self.notes.append(BYTES)
+
+    def _check_source(self, names: Any) -> None:
         source, ids = self._source, self._given_ids
         if isinstance(source, DataLoader):
             self._check_loader(source)
@@ -160,7 +114,8 @@ class Problem:
             remedy = "Add __len__ to the Dataset, or read its samples into tensors: Problem(x, y)."
             raise InputError(expected="a Dataset with a length", got=got, remedy=remedy)
         if ids is not None and not (isinstance(ids, range) and len(ids) == len(self)):
-            self._given_ids = _ids(ids, len(self))
+            self._given_ids, self.names = as_ids(ids, len(self))
+        self.names = self.names or _names(file_names(self._dataset) if names is None else names, len(self))
 
     def _check_loader(self, loader: "DataLoader[Any]") -> None:
         batches: Any = loader.batch_sampler
@@ -210,19 +165,28 @@ class Problem:
         index = range(*part.indices(len(self)))
         if not self.streamed:
             rows = torch.tensor(index, dtype=torch.long, device="cpu")
-            return Problem(self.x[rows], self.y[rows], self.ids[rows], name=self.name)
+            return self._like(Problem(self.x[rows], self.y[rows], self.ids[rows], name=self.name), index)
         # Ids stay a range where possible: a list would grow with the data.
         ids = index if self._given_ids is None else self._given_ids
         if self._given_ids is not None:
             ids = ids[part] if isinstance(ids, range) else ids[list(index)]
-        return Problem(Subset(self._dataset, index), ids=ids, name=self.name)
+        return self._like(Problem(Subset(self._dataset, index), ids=ids, name=self.name), index)
+
+    def _like(self, part: "Problem", index: range) -> "Problem":
+        """Return the part with the notes of this problem and the names of its samples at the positions `index`."""
+        part.notes = list(self.notes)
+        part.names = None if self.names is None else [self.names[i] for i in index]
+        return part
+
+    def _names_of(self, start: int, n: int) -> tuple[str, ...] | None:
+        return None if self.names is None else tuple(self.names[start : start + n])
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """Yield the samples in order, `size` at a time (the last chunk may be smaller), with checked values."""
         if not self.streamed:
             for i in range(0, len(self), size):
                 part = slice(i, i + size)
-                yield Chunk(self.ids[part], self.x[part], self.y[part], i)
+                yield Chunk(self.ids[part], self.x[part], self.y[part], i, self._names_of(i, size))
             return
         # A chunk is filled in place and held once: no list of batches, and nothing of the chunk before it.
         offset, filled = 0, 0
@@ -233,7 +197,7 @@ class Problem:
                     room = min(size, len(self) - offset) if offset < len(self) else size
                     x, y = inputs.new_empty(room, *inputs.shape[1:]), labels.new_empty(room)
                 taken = min(len(y) - filled, len(labels))
-                _require_shape(inputs, x)
+                require_shape(tuple(inputs.shape[1:]), tuple(x.shape[1:]))
                 x[filled : filled + taken], y[filled : filled + taken] = inputs[:taken], labels[:taken]
                 inputs, labels, filled = inputs[taken:], labels[taken:], filled + taken
                 if filled == len(y):
@@ -249,17 +213,15 @@ class Problem:
         ids = rows if self._given_ids is None else self._given_ids[offset : rows.stop]
         if isinstance(ids, range):
             ids = torch.tensor(ids, dtype=torch.long, device="cpu")
-        return Chunk(ids, x, y, offset)
+        return Chunk(ids, x, y, offset, self._names_of(offset, len(y)))
 
     def _read(self) -> Iterator[tuple[Tensor, Tensor]]:
         source = self._source
-        loader = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ)
-        for batch in self._batches(loader):
-            if not isinstance(batch, list | tuple) or len(batch) < 2:
-                got, remedy = type(batch).__name__, "Return a pair (x, y) from the __getitem__ of the Dataset."
-                raise InputError(expected="batches of (inputs, labels)", got=got, remedy=remedy)
-            x = _inputs(batch[0])
-            yield x, _labels(batch[1], len(x))
+        loader = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=READ, collate_fn=collate)
+        for inputs, labels in map(pair_of, self._batches(loader)):
+            self._note_bytes(inputs)
+            x = as_inputs(inputs)
+            yield x, as_labels(labels, len(x))
 
     def _batches(self, loader: "DataLoader[Any]") -> Iterator[Any]:
         """Yield the batches of a loader; turn an exception of the user's code into an InputError that names a sample.
@@ -273,18 +235,21 @@ class Problem:
                 with torch.device("cpu"):
                     batches = iter(loader) if batches is None else batches
                     batch: Any = next(batches, END)
-            except MissingExtra:  # the same for every sample
+            except BrinellError:  # it says what is wrong
                 raise
             except Exception as error:
                 raise self._unreadable(error, done, loader.batch_size or 1) from error
             if batch is END:
                 return
             yield batch
-            done += len(batch[0])
+            done += len(pair_of(batch)[0])
 
     def _unreadable(self, error: Exception, done: int, size: int) -> InputError:
         position = next((i for i in range(done, min(done + size, len(self))) if not self._readable(i)), done)
         ids = self._given_ids
+        if "PIL." in str(error):
+            got, remedy = "pictures of Pillow", "Let the data set return tensors: use the transform ToTensor()."
+            return InputError(expected="batches of tensors from the DataLoader", got=got, remedy=remedy)
         return InputError(
             expected="a data set that returns every sample",
             got=f"{error_text(error)}, at sample {position if ids is None else int(ids[position])}",
@@ -310,6 +275,32 @@ class Problem:
             h.update(str(tuple(part.shape)).encode() + part.numpy().tobytes())
         h.update(str(len(self)).encode())
         return ("stream-" if self.streamed else "") + h.hexdigest()
+
+
+def _names(values: Any, n: int) -> list[str] | None:
+    """Return names of n samples; None without names. They say which samples these are, and change no outcome."""
+    names = as_names(values)
+    if (names is None) != (values is None) or (names is not None and len(names) != n):
+        got = f"{len(values)} {'names' if names else 'values'}" if hasattr(values, "__len__") else repr(values)
+        raise InputError(expected=f"{n} names, one per sample", got=got, remedy="Pass a list of texts as names.")
+    return names
+
+
+def _is_source(x: Any) -> bool:
+    """Return whether samples can be read from x one by one: a Dataset or its like, a DataLoader, a list of pairs."""
+    if isinstance(x, DataLoader | Dataset):
+        return not _is_stream(x)
+    if isinstance(x, list | tuple):
+        return is_pairs(x)
+    array_like = isinstance(x, str | bytes | Mapping) or hasattr(x, "dtype") or hasattr(x, "shape")
+    return hasattr(x, "__len__") and hasattr(x, "__getitem__") and not array_like
+
+
+def _is_stream(x: Any) -> bool:
+    """Return whether x yields samples in order and cannot be asked for one: an IterableDataset, a generator."""
+    data = x.dataset if isinstance(x, DataLoader) else x
+    plain = isinstance(x, str | bytes | list | tuple | Mapping | DataLoader | Dataset) or hasattr(x, "dtype")
+    return isinstance(data, IterableDataset) or (hasattr(x, "__iter__") and not plain)
 
 
 def first_samples(problem: Problem, n: int | None) -> Problem:

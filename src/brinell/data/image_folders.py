@@ -109,6 +109,11 @@ class Images(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.files)
 
+    @property
+    def file_names(self) -> list[str]:
+        """The names of the pictures: class folder and file."""
+        return [f"{file.parent.name}/{file.name}" for file in self.files]
+
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         x = self._picture(self.files[i])
         if x.shape[1:] != self._size:

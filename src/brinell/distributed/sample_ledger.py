@@ -50,6 +50,7 @@ class SampleLedger:
             torch.tensor(ids, dtype=torch.long, device="cpu"),
             torch.stack([c.x[row] for c, row in places]),
             torch.stack([c.y[row] for c, row in places]),
+            names=_names(places),
         )
         rows = torch.tensor([c.offset + row for c, row in places], dtype=torch.long, device="cpu")
         threat = self.job.context.threat.subset(rows)
@@ -109,3 +110,8 @@ def _filter(part: FinishedRows, keep: "np.ndarray[tuple[int], np.dtype[np.bool_]
         return FinishedRows(table)
     stay = keep[counted(part.table)]
     return FinishedRows(table, part.ids[stay], part.x[stay])
+
+
+def _names(places: Sequence[tuple[Chunk, int]]) -> tuple[str, ...] | None:
+    names = [None if c.names is None else c.names[row] for c, row in places]
+    return None if None in names else tuple(str(name) for name in names)

@@ -14,6 +14,7 @@ from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.plan import plan as make_plan
 from brinell.core.ranking import MaltRanking
+from brinell.core.samples import is_pairs
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
 from brinell.data.load import load
@@ -83,7 +84,7 @@ def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> P
         source, options = data_options(os.fspath(problem))
         problem = load(source, n, **options)
     elif not isinstance(problem, Problem):
-        pair = isinstance(problem, tuple | list) and len(problem) == 2
+        pair = isinstance(problem, tuple | list) and len(problem) == 2 and not is_pairs(problem)
         problem = first_samples(Problem(*problem) if pair else Problem(problem), n)
     return problem if part is None else _part(problem, part)
 

@@ -77,7 +77,7 @@ def prepare(
         checks += _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
         checks += run_detector_checks(oracle, fitted, threat, first, answer)
     checks += [more.finding] if more is not None else []
-    notes = [*model_checks.single_logit(answer.logits), *adapted, *left_out]
+    notes = [*problem.notes, *model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
     # Compile only now: the few queries of the checks would take longer to compile than to run.

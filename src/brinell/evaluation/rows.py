@@ -114,6 +114,7 @@ def _common(c: Clean, at: Any, seed: int, precision: Any, device: torch.device) 
         "seed": np.full(len(at), seed),
         "precision": np.broadcast_to(np.asarray(precision), len(at)),
         "device": np.full(len(at), str(device)),
+        **({} if c.chunk.names is None else {"sample_name": np.asarray(c.chunk.names, dtype=object)[at]}),
     }
 
 

@@ -33,7 +33,7 @@ class SampleSource(Protocol):
 class Example:
     """One adversarial example: what its row stores, and its images as data URIs."""
 
-    sample: int
+    sample: int | str
     label: str
     prediction: str
     attack: str
@@ -144,7 +144,7 @@ def find_originals(data: SampleSource, hashes: Mapping[int, str]) -> dict[int, I
 def _example(row: Mapping[str, Any], names: Sequence[str]) -> Example:
     predicted = row["adv_pred"]
     return Example(
-        sample=row["sample_id"],
+        sample=row["sample_name"] or row["sample_id"],
         label=name_of(row["label"], names),
         prediction="?" if predicted is None else name_of(predicted, names),
         attack=row["attack"],

@@ -106,6 +106,14 @@ class Run:
         """Return all rows with only the columns that accuracies, costs and the verdict need, to save memory."""
         return self._numbers
 
+    @property
+    def sample_names(self) -> dict[int, str]:
+        """The name of each sample by its id, e.g. that of its file; empty if the data have no names."""
+        table = self.shards.all_rows(("sample_id", "attack", "sample_name"))
+        clean = table.filter(pa.array(is_evidence(table, Evidence.CLEAN)))
+        pairs = zip(clean["sample_id"].to_pylist(), clean["sample_name"].to_pylist(), strict=True)
+        return {i: name for i, name in pairs if name is not None}
+
     def margins(self) -> pa.Table:
         """Return all rows with only the columns that say how near the decision boundary the attacks came."""
         columns = ("sample_id", "attack", "clean_margin", "adv_margin")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from brinell.core.dataset import Problem
+from brinell.core.samples import is_pairs
 from brinell.data.load import arrays
 from brinell.errors import InputError
 from brinell.ops import rng
@@ -65,7 +66,7 @@ def as_samples(data: Any, split: str = "train") -> TrainingSamples:
     if isinstance(data, str | os.PathLike):
         stored = arrays(data, split)
         return _checked(stored["x"], stored["y"], stored.get("ids"), os.path.basename(os.fspath(data)))
-    if isinstance(data, tuple | list) and len(data) == 2:
+    if isinstance(data, tuple | list) and len(data) == 2 and not is_pairs(data):
         return _checked(*data)
     problem = data if isinstance(data, Problem) else Problem(data)
     chunks = list(problem.chunks(4096))

@@ -153,19 +153,21 @@ def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = 
     wrongly counts as correctly classified fail too.
     """
     rows = run.rows().filter(is_evidence(run.rows(), Evidence.CLEAN))
-    columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken"))
-    stored = {i: (digest, label, broken) for i, digest, label, broken in zip(*columns, strict=True)}
+    columns = (rows[c].to_pylist() for c in ("sample_id", "x_sha256", "label", "broken", "sample_name"))
+    stored = {i: tuple(values) for i, *values in zip(*columns, strict=True)}
     failed = dict.fromkeys(stored, "no such sample in the data")
     for chunk in data.chunks(CHUNK):
         rows_here = chunk.rows_of(stored).tolist()
         for row, digest_here in zip(rows_here, sample_hashes(chunk.x[rows_here]) if rows_here else [], strict=True):
             i = int(chunk.ids[row])
-            digest, label, broken = stored[i]
+            digest, label, broken, name = stored[i]
             del failed[i]
             if digest != digest_here:
                 failed[i] = OTHER_INPUT
             elif label != int(chunk.y[row]):
                 failed[i] = f"the label is {int(chunk.y[row])}, the Run was made with {label}"
+            elif name is not None and chunk.names is not None and chunk.names[row] != name:
+                failed[i] = f"the name is {chunk.names[row]!r}, the Run has {name!r}"
             elif right is not None and not broken and not right[i]:
                 failed[i] = WRONGLY_RIGHT
     return failed

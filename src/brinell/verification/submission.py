@@ -12,6 +12,7 @@ from torch import Tensor
 
 from brinell.core.criterion import Criterion
 from brinell.core.dataset import Problem
+from brinell.core.samples import as_names, id_of
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import InputError, error_text
@@ -129,10 +130,12 @@ def _read_adversarials(path: Path) -> Adversarials:
             got=error_text(error),
             remedy="Save them with numpy.savez(path, ids=ids, x=x).",
         ) from error
+    names = as_names(ids)
+    ids = ids if names is None else np.array([id_of(name) for name in names], dtype=np.int64)
     whole = np.issubdtype(ids.dtype, np.integer) and ids.ndim == 1
     if not whole or x.dtype != np.float32 or x.ndim == 0 or len(x) != len(ids):
         raise InputError(
-            expected="an array of integer ids, and an array x in float32 with one input per id",
+            expected="an array of integer ids or names, and an array x in float32 with one input per id",
             got=f"ids {ids.dtype} {ids.shape}, x {x.dtype} {x.shape}",
             remedy="Submit the float32 values that were tested on the model.",
         )

@@ -56,4 +56,4 @@ def corrupted(problem: Problem, name: str, severity: int, seed: int = 0) -> Prob
     check(name, severity)
     ids = problem._given_ids if problem.streamed else problem.ids
     label = f"{problem.name}, {name} {severity}".removeprefix(", ")
-    return Problem(_Corrupted(problem, name, severity, seed), ids=ids, name=label)
+    return Problem(_Corrupted(problem, name, severity, seed), ids=ids, name=label, names=problem.names)

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from brinell.errors import RunError, error_text
 from brinell.results.format.checksums import FileSum, changed
 from brinell.results.format.read_parquet import count_rows, read_table
-from brinell.results.format.schema import PROOF
+from brinell.results.format.schema import SOMETIMES
 from brinell.storage import write_atomic
 from brinell.untrusted import open_plain, read_plain
 
@@ -72,7 +72,7 @@ def shards(run: Path, folder: str = ROWS_FOLDER) -> list[str]:
 def write_rows(path: Path, table: pa.Table) -> FileSum:
     """Write one shard of rows as Parquet with a checksum on every page; return its checksum."""
     sink = pa.BufferOutputStream()
-    unused = [name for name in PROOF if name in table.column_names and table[name].null_count == table.num_rows]
+    unused = [name for name in SOMETIMES if name in table.column_names and table[name].null_count == table.num_rows]
     table = table.drop_columns(unused)
     pq.write_table(table, sink, write_page_checksum=True)
     data = sink.getvalue()

@@ -37,7 +37,10 @@ CERTIFICATE = "certificate:"
 PROOF = ("certified", "radius", "bound", "passes", "stopped")
 """The columns that only certificates fill; shards without certificates do not store them."""
 
-LATER_COLUMNS = frozenset({"judged", "chosen", *PROOF})
+SOMETIMES = (*PROOF, "sample_name")
+"""The columns that a shard does not store if it has no value for them."""
+
+LATER_COLUMNS = frozenset({"judged", "chosen", *SOMETIMES})
 """The columns that the first version of Brinell did not store: only these may be missing in the rows of a Run."""
 
 AUDIT = "audit"
@@ -86,6 +89,7 @@ ROWS: pa.Schema = pa.schema(
         pa.field("bound", pa.float64()),  # certificates: lower bound on the true logit minus the largest other logit
         pa.field("passes", pa.int64()),  # certificates: bound computations, or draws
         pa.field("stopped", pa.string()),  # certificates: why the sample stays open, "" if it is certified
+        pa.field("sample_name", pa.string()),  # what the user calls the sample, e.g. the name of its file
     ]
 )
 
