@@ -43,6 +43,7 @@ COMMANDS = (
     ("verify", READ, "Check every adversarial example again."),
     ("merge", READ, "Merge Runs on parts of the data."),
     ("submit", READ, "Pack a finished Run into one file."),
+    ("dossier", READ, "Write signed evidence for an assessor."),
     ("test-attack", TRUST, "Test an attack on planted adversarial examples."),
     ("probe", TRUST, "Search for signs that an attack fails."),
     ("gallery", TRUST, "Measure defences that were broken."),

@@ -1,0 +1,83 @@
+"""The command `brinell dossier`: write a signed file with the evidence of Runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brinell.dossier import new_key as make_key
+from brinell.dossier import read_key, write_checker, write_dossier
+from brinell.dossier import template as empty_description
+from brinell.errors import InputError
+
+PAGE = Path("dossier.html")
+
+
+def command(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of one or several Runs.", metavar="RUN", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .html, .json, or .pdf with a .json file beside it.")
+    ] = PAGE,
+    key: Annotated[Path | None, typer.Option("--key", "-k", help="File with the private key that signs.")] = None,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Write a draft without a signature.")] = False,
+    system: Annotated[
+        Path | None,
+        typer.Option("--system", "-s", help="TOML file that describes the system; start from --template."),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="CSV file with subgroups: a column id, and a column for each grouping, such as age."),
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Day of issue, YYYY-MM-DD; default: today (UTC). It makes the file repeatable.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title; default: the name of the system.")] = "",
+    checker: Annotated[
+        bool, typer.Option("--checker", help="Also write check_dossier.py, which checks a dossier without Brinell.")
+    ] = False,
+    template: Annotated[
+        bool, typer.Option("--template", help="Print an empty description of a system and exit.")
+    ] = False,
+    new_key: Annotated[
+        Path | None, typer.Option("--new-key", help="Make a key in this file, print its fingerprint, and exit.")
+    ] = None,
+    public_key: Annotated[
+        bool, typer.Option("--public-key", help="Print the public key of --key, for those who check, and exit.")
+    ] = False,
+) -> None:
+    """Write one offline, signed file that shows a notified body or a customer what was tested, found and not tested.
+
+    First: brinell dossier --new-key key.pem; brinell dossier --template > system.toml. Then fill in system.toml and
+    call brinell dossier RUN --key key.pem --system system.toml --out dossier.html --checker.
+    """
+    if template:
+        typer.echo(empty_description(), nl=False)
+    elif new_key is not None:
+        made = make_key(new_key)
+        typer.echo(
+            f"{new_key}: private key, keep it secret\nfingerprint: {made.fingerprint}\n{made.public_pem}", nl=False
+        )
+    elif public_key:
+        typer.echo(read_key(_given(key, "--key KEY")).public_pem, nl=False)
+    elif not runs and checker:
+        typer.echo(write_checker(out.parent))
+    else:
+        if not runs:
+            raise InputError(
+                expected="the folder of a Run", got="none", remedy="brinell dossier RUN --key KEY --out FILE."
+            )
+        written = write_dossier(
+            runs, out, key=key, unsigned=unsigned, system=system, groups=groups, date=date, title=title, checker=checker
+        )
+        for path in written:
+            typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
+        if key is not None:
+            typer.echo(f"fingerprint: {read_key(key).fingerprint}")
+
+
+def _given(path: Path | None, what: str) -> Path:
+    if path is None:
+        raise InputError(expected=what, got="nothing", remedy=f"Add {what}.")
+    return path

@@ -1,0 +1,175 @@
+"""The stand-alone checker: its size and imports, what it accepts, and a hundred mutated dossiers that it refuses."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brinell.dossier import PrivateKey, write_checker
+from brinell.dossier.check_dossier import canonical, check, signed_message
+from brinell.dossier.page import BEFORE, UNSIGNED
+
+SOURCE = files("brinell.dossier") / "check_dossier.py"
+LONGEST = 250
+RNG = np.random.default_rng(11)
+OTHER = PrivateKey(bytes(range(32)))
+Mutant = tuple[str, str, bytes]  # name, ending of the file, content
+
+
+def test_short_and_without_other_packages() -> None:
+    text = SOURCE.read_text()
+    assert len(text.splitlines()) <= LONGEST
+    tree = list(ast.walk(ast.parse(text)))
+    named = [name.name for node in tree if isinstance(node, ast.Import) for name in node.names]
+    named += [node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module]
+    imported = {name.partition(".")[0] for name in named}
+    assert imported - sys.stdlib_module_names == {"numpy"}
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    call = [sys.executable, "-I", "check_dossier.py", *arguments]
+    found = subprocess.run(call, cwd=folder, capture_output=True, text=True)
+    return found.returncode, found.stdout + found.stderr
+
+
+def test_as_a_program(folder: Path, page: Path, data: Path, key: PrivateKey) -> None:
+    write_checker(folder)
+    code, text = run(folder, page.name, "--key", key.fingerprint, "--run", "a", "--run", "b")
+    assert code == 0 and text.endswith("OK\n") and key.fingerprint in text
+    assert "the files of 2 of 2 Runs" in text
+    (folder / "public.pem").write_text(key.public_pem)
+    assert run(folder, data.name, "--key", "public.pem")[0] == 0
+    code, text = run(folder, page.name, "--key", OTHER.fingerprint)
+    assert code == 1 and "REFUSED" in text and "another key" in text
+    assert run(folder, "missing.html")[0] == 1
+    assert run(folder)[0] == 2
+
+
+def test_a_run_that_changed_is_refused(folder: Path, page: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "a", tmp_path / "a")
+    check(page, folders=[tmp_path / "a"])
+    file = next((tmp_path / "a" / "rows").iterdir())
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(Exception, match="one of its files has changed"):
+        check(page, folders=[tmp_path / "a"])
+    with pytest.raises(Exception, match="No such file"):
+        check(page, folders=[tmp_path])
+
+
+def test_a_draft_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    for name in ("draft.html", "draft.json"):
+        path = write(tmp_path / name, key=None, unsigned=True)
+        with pytest.raises(Exception, match="draft"):
+            check(path)
+    assert "draft, not signed" in (tmp_path / "draft.html").read_text()
+
+
+def flipped(content: bytes) -> bytes:
+    at = int(RNG.integers(len(content)))
+    return content[:at] + bytes([content[at] ^ int(RNG.integers(1, 256))]) + content[at + 1 :]
+
+
+def signed_page(text: str, key: PrivateKey) -> bytes:
+    """A page as a dishonest signer makes it: changed, and signed again."""
+    text = re.sub(f"{BEFORE}[0-9a-f]{{128}}", BEFORE + UNSIGNED, text)
+    return text.replace(BEFORE + UNSIGNED, BEFORE + key.sign(signed_message("html", text.encode())).hex()).encode()
+
+
+def signed_data(payload: object, key: PrivateKey) -> bytes:
+    signature = key.sign(signed_message("json", canonical(payload).encode())).hex()
+    return (canonical({"payload": payload, "signature": signature}) + "\n").encode()
+
+
+def edited_numbers(text: str) -> Iterator[str]:
+    """Pages on which one digit of a visible number differs."""
+    shown = list(re.finditer(r'<data value="[^"]*">([^<]*\d[^<]*)</data>', text))
+    for m in RNG.choice(np.array(shown, dtype=object), 12, replace=False):
+        at = m.start(1) + next(i for i, c in enumerate(m[1]) if c.isdigit())
+        yield f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}"
+
+
+def mutants(page: Path, data: Path, key: PrivateKey, another: Path) -> Iterator[Mutant]:
+    content, text, plain = page.read_bytes(), page.read_text(), data.read_bytes()
+    for i in range(40):
+        yield f"byte {i} of the page", ".html", flipped(content)
+    for i in range(16):
+        yield f"byte {i} of the data", ".json", flipped(plain)
+    for i, changed in enumerate(edited_numbers(text)):
+        yield f"number {i}", ".html", changed.encode()
+        if i < 6:
+            yield f"number {i}, signed again", ".html", signed_page(changed, key)
+    rows = [m for m in re.finditer(r"<tr>.*?</tr>\n", text, re.DOTALL) if 'value="0/by/0/' in m[0] or "0/after" in m[0]]
+    for i, m in enumerate(rows[:5]):
+        yield f"dropped row {i}", ".html", (text[: m.start()] + text[m.end() :]).encode()
+        yield f"dropped row {i}, signed again", ".html", signed_page(text[: m.start()] + text[m.end() :], key)
+    own = re.search(f"{BEFORE}([0-9a-f]{{128}})", text)
+    foreign = re.search(f"{BEFORE}([0-9a-f]{{128}})", another.read_text())
+    assert own is not None and foreign is not None
+    yield "exchanged signature", ".html", text.replace(own[1], foreign[1]).encode()
+    yield "signature of the data", ".html", text.replace(own[1], json.loads(plain)["signature"]).encode()
+    yield "no signature", ".html", text.replace(own[1], "0" * 128).encode()
+    yield "second signature", ".html", text.replace("</body>", f"{BEFORE}{foreign[1]}</script></body>").encode()
+    yield "signed with another key", ".html", signed_page(text, OTHER)
+    payload = json.loads(plain)["payload"]
+    mine = {**payload, "public_key": OTHER.public.hex()}
+    yield "another key in the data", ".json", signed_data(mine, OTHER)
+    samples = payload["runs"][0]["samples"]
+    changes: dict[str, object] = {
+        "clean": samples["clean"].replace("AA", "AQ", 1), "outcomes": samples["outcomes"].replace("Ag", "AQ", 1),
+        "ids": [samples["ids"][1], *samples["ids"][1:]], "groupings": samples["groupings"][:1],
+    }  # fmt: skip
+    for name, value in changes.items():
+        runs = [{**payload["runs"][0], "samples": {**samples, name: value}}, payload["runs"][1]]
+        old = {"payload": {**payload, "runs": runs}, "signature": json.loads(plain)["signature"]}
+        yield f"{name}, without a new signature", ".json", f"{canonical(old)}\n".encode()
+        yield f"{name}, signed again", ".json", signed_data({**payload, "runs": runs}, key)
+    better = {**payload["numbers"], "levels": [["met", "because"], *payload["numbers"]["levels"][1:]]}
+    yield "a decision, signed again", ".json", signed_data({**payload, "numbers": better}, key)
+    yield "another format, signed again", ".json", signed_data({**payload, "format": "brinell-dossier-9"}, key)
+    yield "spaces", ".json", json.dumps(json.loads(plain)).encode()
+    yield "an empty file", ".html", b""
+    yield "half a file", ".html", content[: len(content) // 2]
+
+
+def test_a_hundred_mutated_dossiers_are_refused(
+    page: Path, data: Path, key: PrivateKey, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    check(page, key.fingerprint)
+    check(data, key.fingerprint)
+    another = write(tmp_path / "another.html", "a")
+    accepted, count = [], 0
+    for name, ending, content in mutants(page, data, key, another):
+        path = tmp_path / f"mutant{ending}"
+        path.write_bytes(content)
+        assert content not in (page.read_bytes(), data.read_bytes()), name
+        count += 1
+        try:
+            check(path, key.fingerprint)
+        except Exception:
+            continue
+        accepted.append(name)
+    assert accepted == []
+    assert count >= 100
+
+
+def test_a_mutated_pdf_is_refused(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brinell.dossier.write.printed", lambda page, date: f"%PDF-1.4 {page}".encode())
+    path = write(tmp_path / "d.pdf", "a")
+    check(path)
+    content = path.read_bytes()
+    for _ in range(5):
+        path.write_bytes(flipped(content))
+        with pytest.raises(Exception, match="signature does not fit"):
+            check(path)
+    path.write_bytes(content)
+    path.with_suffix(".json").unlink()
+    with pytest.raises(FileNotFoundError):
+        check(path)
