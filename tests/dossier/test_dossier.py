@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.browser import PROGRAM, Browser
 from tests.report.conftest import make_images, make_run
@@ -21,6 +22,7 @@ from brinell.dossier.page import SECTIONS
 from brinell.dossier.page import page as page_of
 from brinell.dossier.system import declared
 from brinell.errors import InputError, MissingExtra, RunError
+from brinell.results import ROWS, Run, Writer
 
 SOURCES = ("2024/1689", "24029-1", "24029-2", "AI 100-2", "AI RMF", "ATLAS", "AISVS")
 
@@ -121,17 +123,58 @@ def test_a_damaged_run_makes_no_dossier(tmp_path: Path) -> None:
         make_payload([run])
 
 
-def test_certificates_give_the_lower_end(folder: Path) -> None:
-    payload = make_payload([folder / "a"])
-    run = payload["runs"][0]
-    run["samples"]["certified"] = base64.b64encode(bytes(int(i % 10 > 6) for i in range(50))).decode()
-    payload["numbers"] = numbers(payload)
-    assert payload["numbers"]["shares"]["0/certified"][:2] == [15, 50]
+def add(run: Run, *changes: dict[str, Any]) -> Run:
+    """Add rows of certificates to a Run; each is the clean row of its sample, changed."""
+    clean = {row["sample_id"]: row for row in run.rows().to_pylist() if row["attack"] == "clean"}
+    rows = [
+        {
+            **clean[c["sample_id"]],
+            "broken": False,
+            "verified": None,
+            "certified": False,
+            "radius": 0.0,
+            "passes": 1,
+            **c,
+        }
+        for c in changes
+    ]
+    with Writer.resume(run.path, run.manifest) as writer:
+        writer.update(certifiers=[{"hash": "h", "methods": ["crown"], "seconds": 1.0}])
+        writer.append(pa.Table.from_pylist(rows, schema=ROWS))
+    return Run.open(run.path)
+
+
+def test_certificates_give_the_lower_end_and_counterexamples_the_upper(tmp_path: Path) -> None:
+    proofs = [
+        {"sample_id": i, "attack": "certificate:crown", "certified": True, "radius": 0.1}
+        for i in range(50)
+        if i % 10 > 6
+    ]
+    found = {"sample_id": 4, "attack": "certificate:exact", "broken": True, "verified": True, "distance": 0.05}
+    run = add(make_run(tmp_path / "run", make_images(50)), *proofs, found)
+    payload = make_payload([run], system=None)
+    shares = payload["numbers"]["shares"]
+    assert shares["0/certified"][:2] == [15, 50] == [run.certified_accuracy.k, run.certified_accuracy.n]
+    assert shares["0/robust"][:2] == [29, 50] == [run.robust_accuracy.k, run.robust_accuracy.n]
+    assert shares["0/broken/3"][:2] == [1, 1]
     text = page_of(payload)
-    assert "no certificates" not in text and "15 are certified" in text
-    run["samples"]["certified"] = base64.b64encode(bytes(50 * [1])).decode()
+    assert "no certificates" not in text and "15 are certified" in text and "crown certified 15 of" in text
+    payload["runs"][0]["samples"]["certified"] = base64.b64encode(bytes(50 * [1])).decode()
     with pytest.raises(Exception, match="both certified and broken"):
         numbers(payload)
+
+
+def test_samples_keep_their_names(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", make_images(20))
+    rows = [{**row, "sample_name": f"img-{row['sample_id']}.png"} for row in run.rows().to_pylist()]
+    with Writer.create(tmp_path / "named", run.manifest) as writer:
+        writer.append(pa.Table.from_pylist([{**r, "adv_shard": None, "adv_row": None} for r in rows], schema=ROWS))
+        writer.update(finished=True)
+    (tmp_path / "groups.csv").write_text("id,light\nimg-3.png,day\nimg-4.png,night\n")
+    payload = make_payload([tmp_path / "named"], groups=tmp_path / "groups.csv")
+    assert payload["runs"][0]["samples"]["ids"][3] == "img-3.png"
+    assert payload["numbers"]["shares"]["0/by/1/0/clean"][:2] == [1, 1]
+    assert "img-0.png" in page_of(payload)
 
 
 def test_long_groupings_go_into_an_annex(tmp_path: Path) -> None:

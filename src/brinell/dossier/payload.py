@@ -11,7 +11,7 @@ import numpy as np
 
 from brinell.dossier.check_dossier import FORMAT, canonical, numbers
 from brinell.dossier.groups import read_groups
-from brinell.dossier.samples import packed, sample_ids
+from brinell.dossier.samples import packed, sample_ids, stage_names
 from brinell.dossier.system import Level, declared
 from brinell.errors import InputError, RunError
 from brinell.report.page import own_version
@@ -80,9 +80,10 @@ def run_entry(run: Run, name: str, groups: Path | None = None) -> dict[str, Any]
         "model": {key: getattr(identity.model, key) for key in ("name", "fingerprint", "classes")},
         "data": {key: getattr(identity.data, key) for key in ("name", "fingerprint", "n")},
         "plan": {key: getattr(identity.plan, key) for key in ("name", "description", "citation", "strength", "draws")},
-        "stages": run.attacks, "attacks": _attacks(run), "environment": run.environment.raw, "notes": run.notes,
+        "stages": stage_names(run), "attacks": _attacks(run), "environment": run.environment.raw, "notes": run.notes,
         "verdict": verdict.level, "reasons": list(verdict.reasons), "evidence": list(verdict.evidence),
         "untested": list(verdict.untested), "audit": None if run.audit is None else str(run.audit),
+        "bracket": [] if run.bracket is None else list(run.bracket.lines[1:]),
         "checks": [{"name": f.name, "level": f.level, "message": f.message} for f in run.findings],
         "probes": [{"attack": attack, "level": f.level, "message": f.message} for attack, f in run.probe_findings],
         "missing_classes": run.missing_classes, "samples": packed(run, groupings),
@@ -92,9 +93,11 @@ def run_entry(run: Run, name: str, groups: Path | None = None) -> dict[str, Any]
 def _attacks(run: Run) -> list[dict[str, Any]]:
     """Return for each attack of the plan its parameters as stored, and the passes that its rows took."""
     table, attacks = run.numbers(), []
-    for stage in run.identity.plan.stages:
-        spent = row_queries.cost(table.filter(row_queries.is_attack(table, stage.name)), over=1)
-        attacks.append({**stage.raw, "forwards": spent.forwards, "backwards": spent.backwards})
+    stored = {stage.name: dict(stage.raw) for stage in run.identity.plan.stages}
+    for name in stage_names(run):
+        spent = row_queries.cost(table.filter(row_queries.is_attack(table, name)), over=1)
+        known = stored.get(name, {"name": name, "attack": {"type": "counterexamples of a proof"}})
+        attacks.append({**known, "forwards": spent.forwards, "backwards": spent.backwards})
     return attacks
 
 

@@ -196,10 +196,15 @@ def bracket(view: DossierView) -> Section:
     text = (
         "The share of these samples that no attack inside the threat can break lies between two ends: samples with a "
         "certificate are robust, and samples broken by an attack are not. The rest is open. Without certificates the "
-        "lower end is 0 %: that no attack succeeded does not prove that none can."
+        "lower end is 0 %: that no attack succeeded does not prove that none can. A certificate is as good as its "
+        "method: a proof by bounds holds always, one by random smoothing with the confidence that the method states."
     )
+    methods = [f"{run['name']}: {line}" for run in view.runs for line in run["bracket"]]
     heads = ("Model", "Threat", "Lower end: certified", "Upper end: not broken")
-    return Section("bracket", "Both ends of the bracket", join(element("p", text), table("Bracket", heads, rows)))
+    return Section("bracket", "Both ends of the bracket", join(
+        element("p", text), table("Bracket", heads, rows),
+        join(element("h3", "Methods"), items(methods)) if methods else Html(""),
+    ))  # fmt: skip
 
 
 def checks(view: DossierView) -> Section:

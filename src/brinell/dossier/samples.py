@@ -11,15 +11,24 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.dossier.check_dossier import BROKEN, CERTIFIED
 from brinell.dossier.groups import Grouping
-from brinell.results import Evidence, Run, counted, is_evidence, row_queries
+from brinell.results import CLEAN, Evidence, Run, counted, is_evidence, row_queries
 
 WITHSTOOD, UNVERIFIED = 1, 3
 CLASS = "class"
 
 
 def sample_ids(run: Run) -> list[int | str]:
-    """Return the ids of the samples of a Run, sorted."""
-    return list(row_queries.samples(run.rows()).tolist())
+    """Return the names of the samples of a Run, or their ids where the data have no distinct names."""
+    ids = row_queries.samples(run.rows()).tolist()
+    names = run.sample_names
+    named = [names.get(i, i) for i in ids]
+    return named if len(set(map(str, named))) == len(ids) else list(ids)
+
+
+def stage_names(run: Run) -> list[str]:
+    """Return the names of the attacks, and of the proofs that found a counterexample, in the order of the rows."""
+    others = sorted(set(pc.unique(run.rows()["attack"]).to_pylist()) - {CLEAN, *run.attacks})
+    return [*run.attacks, *others]
 
 
 def packed(run: Run, groupings: Sequence[Grouping] = ()) -> dict[str, Any]:
@@ -46,33 +55,29 @@ def packed(run: Run, groupings: Sequence[Grouping] = ()) -> dict[str, Any]:
             {"name": g.name, "values": list(g.values), "index": _pack(g.places, "<i4")} for g in (of_class, *groupings)
         ],
     }
-    certificates = table.filter(pa.array(is_evidence(table, Evidence.CERTIFICATE)))
-    return {**found, "certified": _certified(certificates, ids)} if certificates.num_rows else found
+    if run.bracket is not None:
+        states = run.states()
+        found["certified"] = _pack([CERTIFIED * (states[i] == "certified") for i in ids.tolist()], "u1")
+    return found
 
 
 def _outcomes(run: Run, table: pa.Table, ids: row_queries.Ids) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    codes = np.zeros((len(ids), len(run.attacks)), np.uint8)
+    names = stage_names(run)
+    codes = np.zeros((len(ids), len(names)), np.uint8)
     broken, verified, rows = np.asarray(table["broken"], dtype=bool), counted(table), row_queries.ids_of(table)
-    attack = is_evidence(table, Evidence.ATTACK)
     code = np.where(verified, BROKEN, np.where(broken, UNVERIFIED, WITHSTOOD))
-    for j, name in enumerate(run.attacks):
-        own = attack & row_queries.is_attack(table, name)
+    for j, name in enumerate(names):
+        own = row_queries.is_attack(table, name)
         codes[np.searchsorted(ids, rows[own]), j] = code[own]
     return codes
 
 
 def _distances(table: pa.Table, ids: row_queries.Ids) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    own = counted(table) & is_evidence(table, Evidence.ATTACK)
+    own = counted(table) & ~is_evidence(table, Evidence.CLEAN)
     nearest = np.full(len(ids), np.inf)
     at = np.searchsorted(ids, row_queries.ids_of(table)[own])
     np.minimum.at(nearest, at, np.asarray(pc.fill_null(table["distance"], np.inf), dtype=np.float64)[own])
     return np.where(np.isfinite(nearest), nearest, np.nan)
-
-
-def _certified(table: pa.Table, ids: row_queries.Ids) -> str:
-    codes = np.zeros(len(ids), np.uint8)
-    codes[np.searchsorted(ids, row_queries.ids_of(table))] = CERTIFIED
-    return _pack(codes, "u1")
 
 
 def _pack(values: Any, kind: str) -> str:
