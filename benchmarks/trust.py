@@ -27,6 +27,7 @@ import brinell
 from brinell.core.dataset import Problem
 from brinell.evaluation import coerce
 from brinell.ops import rng
+from brinell.results.verdict import VERDICT_LEVELS
 
 # A broken defence must not be reliable by more than this above the truth; `--adaptive` should come this close.
 ABOVE, CLOSE = 0.02, 0.03
@@ -35,6 +36,7 @@ HALF_LEVEL = 0.5 / 255
 PASSES = 20
 # Findings about the number of samples and about how far the full plan went.
 AUDIT, TOO_FEW = "audit", "too few samples"
+REFUSED = "refused"
 
 
 def slug(name: str) -> str:
@@ -134,7 +136,7 @@ def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool, short: b
                 "seconds": time.perf_counter() - begun,
             }
     except brinell.BrinellError as error:
-        return out | {"verdict": "refused", "findings": [str(error)], "seconds": time.perf_counter() - begun}
+        return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
 
 
 def run_draws(entry: Entry, args: argparse.Namespace, adaptive: bool) -> None:
@@ -196,6 +198,11 @@ def deceived(entry: dict[str, Any]) -> int:
     return sum(r["verdict"] == "reliable" and gap(r) > ABOVE for r in entry["default"])
 
 
+def alarms(rows: list[dict[str, Any]]) -> int:
+    """The number of draws with a sign of trouble; an upper bound is none."""
+    return sum(r["verdict"] not in ("reliable", "upper bound") for r in rows)
+
+
 def mean(values: list[float]) -> float:
     return sum(values) / max(len(values), 1)
 
@@ -206,9 +213,7 @@ def percent(rows: list[dict[str, Any]], key: str) -> str:
 
 
 def verdicts(rows: list[dict[str, Any]]) -> str:
-    counts = {
-        v: sum(r["verdict"] == v for r in rows) for v in ("reliable", "upper bound", "suspicious", "invalid", "refused")
-    }
+    counts = {v: sum(r["verdict"] == v for r in rows) for v in (*VERDICT_LEVELS, REFUSED)}
     return ", ".join(f"{c} {v}" for v, c in counts.items() if c) or "–"
 
 
@@ -219,7 +224,7 @@ def is_close(entry: dict[str, Any]) -> bool:
 
 
 def reasons(rows: list[dict[str, Any]]) -> str:
-    names = [f.split(":")[0] if r["verdict"] != "refused" else "refused" for r in rows for f in r["findings"]]
+    names = [f.split(":")[0] if r["verdict"] != REFUSED else REFUSED for r in rows for f in r["findings"]]
     return ", ".join(dict.fromkeys(names)) or "–"
 
 
@@ -238,10 +243,9 @@ def broken_line(e: dict[str, Any]) -> str:
 def sound_line(e: dict[str, Any]) -> str:
     rows, tried = e["default"], e["adaptive"]
     passes = mean([r["passes"] for r in rows if "passes" in r])
-    alarms = sum(r["verdict"] != "reliable" for r in rows)
     cells = [
-        e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms), reasons(rows),
-        f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
+        e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms(rows)),
+        reasons(rows), f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -251,7 +255,7 @@ BROKEN = [
     "findings", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
 ]  # fmt: skip
 SOUND = [
-    "network", "threat", "draws", "robust, %", "verdicts", "not reliable", "findings", "passes", "adaptive, %",
+    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "passes", "adaptive, %",
     "verdicts, adaptive",
 ]  # fmt: skip
 
@@ -261,7 +265,7 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
     draws = [r for e in bad for r in e["default"]]
     wrong, tried = sum(map(deceived, bad)), [e for e in bad if e["adaptive"]]
     calm = [r for e in good for r in e["default"]]
-    alarms = sum(r["verdict"] != "reliable" for r in calm)
+    quiet = sum(r["verdict"] == "upper bound" for r in calm)
     return "\n".join(
         [
             "# Can the verdict be believed?",
@@ -275,7 +279,8 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
             f"{sum(map(is_close, tried))} of {len(tried)}.",
             "",
-            f"**Sound networks ({len(good)}).** Not reliable: {alarms} of {len(calm)} draws.",
+            f"**Sound networks ({len(good)}).** Suspicious, invalid or refused: {alarms(calm)} of {len(calm)} draws; "
+            f"upper bound: {quiet}.",
             "",
             f"| {' | '.join(BROKEN)} |",
             f"|{'---|' * len(BROKEN)}",
