@@ -125,18 +125,16 @@ def rescaled(attack: APGD | PGD, targets: int) -> Stages:
 
 # The evidence of `fast` (docs/design/fast.md): a short search on all survivors; conjugate directions, which find what
 # Pursuit misses for few passes, near the boundary; the full plan on a random share and on those at the boundary.
-SEARCH, AUDIT_SHARE, NEAR, AGAIN_NEAR = 64, 1 / 200, 0.0125, 0.2
+SEARCH, AUDIT_SHARE, NEAR, AGAIN_NEAR = 100, 1 / 200, 0.02, 0.25
 # Conjugate directions do not exist in sparse norms.
 _AGAIN = replace(stage(Restarts(ACG(steps=50, loss="margin"), 4), "again"), noise="again")
 _AGAIN_SPARSE = replace(stage(Restarts(APGD(steps=50, loss="margin", larger_eps=True), 4), "again"), noise="again")
 
 
-def _evidence(
-    again: Stage, *stages: Stage, queries: int = SEARCH, near: float = NEAR, again_near: float = AGAIN_NEAR
-) -> Stages:
-    search = replace(stage(Square(steps=queries), "search"), noise="search")
+def _evidence(again: Stage, *stages: Stage, near: float = NEAR) -> Stages:
+    search = replace(stage(Square(steps=SEARCH), "search"), noise="search")
     full = (replace(s, share=AUDIT_SHARE, near=near) for s in stages)
-    return (search, replace(again, share=AUDIT_SHARE, near=again_near), *full)
+    return (search, replace(again, share=AUDIT_SHARE, near=AGAIN_NEAR), *full)
 
 
 # Detectors: three targets, because an untargeted loss cannot balance misclassification against detection.
@@ -300,9 +298,7 @@ def _first_fast() -> Plan:
 
 def _second_fast() -> Plan:
     pairs = ((_AGAIN, _DENSE), (_AGAIN_SPARSE, _SPARSE))
-    dense, sparse = (
-        (stage(Pursuit()), *_evidence(again, *full, queries=100, near=0.05, again_near=0.25)) for again, full in pairs
-    )
+    dense, sparse = ((stage(Pursuit()), *_evidence(again, *full, near=0.05)) for again, full in pairs)
     text = "AutoAttack's answer for few of its passes, margins pursued while in reach; evidence: a short black-box "
     more = "search, AutoAttack on the survivors nearest the boundary and on a random sample"
     return Plan("fast", by_norm(dense, sparse), text + more, PLANS["fast"].citation, "audited")
