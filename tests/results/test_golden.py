@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from brinell.results import ROWS, Proportion, Run
+from brinell.results.format.schema import SOMETIMES
 
 
 def test_the_rows(golden: Run) -> None:
@@ -13,6 +14,7 @@ def test_the_rows(golden: Run) -> None:
     assert rows["attack"].to_pylist()[:6] == ["clean", "clean", "apgd-ce", "clean", "apgd-ce", "apgd-t"]
     second = rows.to_pylist()[2]
     assert second.pop("adv_shard").startswith("00000002-")
+    assert [second.pop(name) for group in SOMETIMES for name in group] == [None] * 6
     assert second == {
         "sample_id": 1,
         "x_sha256": "c69d251b485ff055e18266a6309e6ee152946fdd6be78a78cf244259db12d26b",

@@ -72,8 +72,9 @@ def shards(run: Path, folder: str = ROWS_FOLDER) -> list[str]:
 def write_rows(path: Path, table: pa.Table) -> FileSum:
     """Write one shard of rows as Parquet with a checksum on every page; return its checksum."""
     sink = pa.BufferOutputStream()
-    unused = [name for name in SOMETIMES if name in table.column_names and table[name].null_count == table.num_rows]
-    table = table.drop_columns(unused)
+    for group in SOMETIMES:
+        if set(group) <= set(table.column_names) and all(table[name].null_count == table.num_rows for name in group):
+            table = table.drop_columns(list(group))
     pq.write_table(table, sink, write_page_checksum=True)
     data = sink.getvalue()
     write_atomic(path, data)

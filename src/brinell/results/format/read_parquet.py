@@ -7,7 +7,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
-from brinell.results.format.schema import LATER_COLUMNS, ROWS, conform
+from brinell.results.format.schema import LATER_COLUMNS, ROWS, SOMETIMES, conform
 from brinell.untrusted.limits import ALWAYS, FACTOR, refuse_large
 
 # The memory of one row, with all its texts, at most. Real rows take a third of it.
@@ -64,6 +64,9 @@ def _refuse_renamed(known: Sequence[str]) -> None:
     Columns of later versions are accepted, but not in place of a known column: no version has dropped one.
     """
     missing = [name for name in ROWS.names if name not in known]
+    for group in SOMETIMES:
+        if set(group) <= set(missing):
+            missing = [name for name in missing if name not in group]
     if set(missing) - LATER_COLUMNS or (missing and set(known) - set(ROWS.names)):
         raise ValueError(f"no column {missing[0]}")
     if len(set(known)) < len(known):

@@ -37,11 +37,11 @@ CERTIFICATE = "certificate:"
 PROOF = ("certified", "radius", "bound", "passes", "stopped")
 """The columns that only certificates fill; shards without certificates do not store them."""
 
-SOMETIMES = (*PROOF, "sample_name")
-"""The columns that a shard does not store if it has no value for them."""
+SOMETIMES = (PROOF, ("sample_name",))
+"""The groups of columns that a shard does not store if it has no value for any of the group."""
 
-LATER_COLUMNS = frozenset({"judged", "chosen", *SOMETIMES})
-"""The columns that the first version of Brinell did not store: only these may be missing in the rows of a Run."""
+LATER_COLUMNS = frozenset({"judged", "chosen"})
+"""The columns that the first version of Brinell did not store; only these, and groups of SOMETIMES, may be missing."""
 
 AUDIT = "audit"
 """The flag of rows of samples that were drawn for the audit."""
