@@ -41,6 +41,7 @@ NAMES = [
     "attacks",
     "benchmark",
     "calibrated",
+    "certify",
     "compare",
     "curve",
     "data",

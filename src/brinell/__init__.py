@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from brinell.evaluation.attack import attack
     from brinell.evaluation.calibrate_detector import calibrated
+    from brinell.evaluation.certificates.certify import certify
     from brinell.evaluation.evaluate import evaluate, evaluate_seeds
     from brinell.finding import Finding
     from brinell.leaderboard.benchmark import benchmark
@@ -83,6 +84,7 @@ HOMES = {
     ),
     "brinell.evaluation.attack": ("attack",),
     "brinell.evaluation.calibrate_detector": ("calibrated",),
+    "brinell.evaluation.certificates.certify": ("certify",),
     "brinell.evaluation.evaluate": ("evaluate", "evaluate_seeds"),
     "brinell.finding": ("Finding",),
     "brinell.leaderboard.benchmark": ("benchmark",),
@@ -126,6 +128,7 @@ __all__ = [
     "attacks",
     "benchmark",
     "calibrated",
+    "certify",
     "compare",
     "curve",
     "data",

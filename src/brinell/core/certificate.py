@@ -1,7 +1,7 @@
 """A certificate: what a method proved about one sample, the counterpart of an adversarial example."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -30,6 +30,7 @@ class Certificate:
     counterexample: Tensor | None = None
 
 
+@runtime_checkable
 class Certifier(Protocol):
     """A method that certifies samples: bounds, branch and bound, integer programming, randomised smoothing."""
 

@@ -17,6 +17,7 @@ from brinell.errors import PlanError, one_of
 from brinell.ops.losses import LOSSES
 from brinell.results import CLEAN
 from brinell.results.format.manifest import attack_hash
+from brinell.results.format.schema import CERTIFICATE
 
 # How many target classes a targeted attack tries by default (Croce & Hein 2020).
 DEFAULT_TARGETS = 9
@@ -289,9 +290,10 @@ class Plan:
     def __post_init__(self) -> None:
         for stages in self._by_norm().values():
             names = [s.name for s in stages]
-            if not names or len(set(names)) < len(names) or CLEAN in names:
+            reserved = any(name == CLEAN or name.startswith(CERTIFICATE) for name in names)
+            if not names or len(set(names)) < len(names) or reserved:
                 raise PlanError(
-                    expected=f"at least one stage, each with its own name, none called {CLEAN}",
+                    expected=f"at least one stage, each with its own name, none called {CLEAN} or {CERTIFICATE}…",
                     got=", ".join(names) or "no stage",
                     remedy="Give equal attacks different labels: Stage(attack, label='second').",
                 )

@@ -53,7 +53,7 @@ def evaluate(
     audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None, rank_by: Any = None,
     rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
     rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
-    also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None,
+    also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: Any = False,
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
 
@@ -78,6 +78,8 @@ def evaluate(
     Tests of the finished Run: `test=None` makes a small binarization test if the verdict would be reliable and the test
     costs at most 5 % of the passes, `test=True` makes the full test, and `test=False` makes none. `also` lists further
     tests, e.g. `[brinell.reliability.WithProbe()]`.
+    Certificates: `certify=True` then certifies the survivors as `brinell.certify` does; the name of a method, such as
+    "crown", chooses how far it goes.
 
     >>> import brinell
     >>> run = brinell.evaluate("demo", brinell.data.load("demo")[:32], brinell.Linf(0.1), "fgsm", progress=False)
@@ -114,7 +116,14 @@ def evaluate(
     run = Run.open(folder)
     for examine in (*also, *_tests(test if launch.device is None else bool(test))):
         run = examine(run, model, data, prepared.context.threat, chosen)
-    return run
+    return _certified(run, model, data, certify, progress) if certify else run
+
+
+def _certified(run: Run, model: Classifier, data: Problem, method: Any, progress: bool | None) -> Run:
+    # Imported here: other evaluations do without.
+    from brinell.evaluation.certificates.certify import certify
+
+    return certify(run, model, data, method=None if method is True else method, progress=progress)
 
 
 def _tests(test: bool | None) -> list[Examination]:
@@ -231,7 +240,7 @@ def _attack(s: PreparedEvaluation, writer: Writer, executor: Executor, kept: Kep
         needed, why = needed_reach(Run.open(writer.path), s.warned, escalate)
         if needed <= max(done, planned):
             return
-        writer.update(finished=False)
+        writer.update(finished=False, **({"certifying": False} if writer.stored.certifying else {}))
         note = f"{why}, so the full plan attacked all survivors."
         if why and note not in writer.stored.notes:
             writer.update(notes=[*writer.stored.notes, note])
@@ -285,7 +294,7 @@ def _examined(s: PreparedEvaluation, run: Run, kept: Kept) -> list[Finding]:
 
 def _finish(s: PreparedEvaluation, writer: Writer, kept: Kept, begun: float) -> None:
     stored = writer.stored
-    if stored.finished:  # there was nothing left to do: the Run stays as it is
+    if stored.finished or stored.certifying:  # there was nothing left to do: the Run stays as it is
         return
     examined = {c.name: c.to_json() for c in _examined(s, Run.open(writer.path), kept)}
     checks = [*(dict(c.raw) for c in stored.checks if c.name not in examined), *examined.values()]

@@ -182,6 +182,17 @@ def upper_bound(k: int, n: int, confidence: float = 0.95) -> float:
     return high
 
 
+def lower_bound(k: int, n: int, confidence: float = 0.95) -> float:
+    """Return the one-sided Clopper-Pearson lower bound on the success probability, given k successes in n trials.
+
+    Reference: Clopper & Pearson, Biometrika 26 (1934), 404-413.
+
+    >>> round(lower_bound(100, 100), 4), lower_bound(0, 100)
+    (0.9705, 0.0)
+    """
+    return 1 - upper_bound(n - k, n, confidence)
+
+
 def hidden(k: int, m: int, population: int, confidence: float = 0.95) -> tuple[int, int]:
     """Return a lower and an upper bound on the number of marked items among `population` items.
 

@@ -17,6 +17,7 @@ from brinell.results.format.schema import AUDIT, Evidence, counted, flagged, is_
 from brinell.results.layers import left_of_margins, ring_edges
 from brinell.results.row_queries import Ids
 from brinell.results.run import Run
+from brinell.verification.certificates import certificate_contradictions
 from brinell.verification.consistency import contradictions, rows_that
 from brinell.verification.result import objection
 
@@ -31,7 +32,8 @@ def all_contradictions(run: Run, whole: bool = True) -> list[Finding]:
     """
     found = contradictions(run, whole)
     found += [objection("attacked samples", message) for message in _attacked(run, whole)]
-    return found + [objection(name, message) for name, rule in RULES.items() for message in rule(run)]
+    found += [objection(name, message) for name, rule in RULES.items() for message in rule(run)]
+    return found + certificate_contradictions(run)
 
 
 def drawn(run: Run, stage: StageRecord, ids: Ids) -> npt.NDArray[np.bool_]:

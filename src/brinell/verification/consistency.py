@@ -15,7 +15,7 @@ from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.format import files
 from brinell.results.format.manifest import attack_hash
-from brinell.results.format.schema import CLEAN, Evidence, counted, is_evidence
+from brinell.results.format.schema import CERTIFICATE, CLEAN, Evidence, counted, is_evidence
 from brinell.results.run import Run
 from brinell.untrusted import parse_number
 from brinell.verification.result import objection, refused
@@ -68,7 +68,7 @@ def refuse_unreadable(run: Run) -> None:
         raise refused(f"a plan of strength {' or '.join(STRENGTHS)}", plan.strength[:60])
     if not isinstance(eps, list) and text and not same_radius(text, math.inf if eps is None else eps):
         raise refused(f"an eps equal to its eps_text, {text}", eps)
-    _refuse_many(run, n or 0, len(plan.stages))
+    _refuse_many(run, n or 0, len(plan.stages) + len(run.manifest.get("certifiers") or ()))
 
 
 def same_radius(text: str, eps: float) -> bool:
@@ -93,7 +93,9 @@ def _refuse_many(run: Run, n: int, stages: int) -> None:
     except files.DAMAGE as error:
         raise refused("rows that can be read", error_text(error)) from error
     if rows > n * (stages + 1):
-        raise refused(f"at most {n * (stages + 1):,} rows, for {n:,} samples and {stages} attacks", f"{rows:,}")
+        raise refused(
+            f"at most {n * (stages + 1):,} rows, for {n:,} samples and {stages} attacks or calls", f"{rows:,}"
+        )
 
 
 def _unfinished(run: Run) -> Iterable[str]:
@@ -110,6 +112,7 @@ def _samples(run: Run) -> Iterable[str]:
 def _names(run: Run) -> Iterable[str]:
     stages = {stage.name: stage.hash for stage in run.identity.plan.stages}
     table = run.rows()
+    table = table.filter(pa.array(~is_evidence(table, Evidence.CERTIFICATE)))  # they have rules of their own
     pairs = sorted(set(zip(table["attack"].to_pylist(), table["attack_hash"].to_pylist(), strict=True)))
     for name, digest in pairs:
         if name != CLEAN and name not in stages:
@@ -211,8 +214,8 @@ def _stages(run: Run) -> Iterable[str]:
         elif (stage.requires is not None or "type" in attack) and stage.hash != attack_hash(body):
             yield f"The parameters of {stage.name} in the plan do not give the hash stored with them."
     names = run.attacks
-    if len(set(names)) < len(names) or CLEAN in names:
-        yield f"Two attacks of the plan have the same name, or one is called {CLEAN}."
+    if len(set(names)) < len(names) or CLEAN in names or any(name.startswith(CERTIFICATE) for name in names):
+        yield f"Two attacks of the plan have the same name, or one is called {CLEAN} or {CERTIFICATE}…"
 
 
 def _one_sample(run: Run) -> Iterable[str]:

@@ -148,7 +148,7 @@ def _by_others(run: Run, rows: pa.Table, broken: Sequence[int], model: Classifie
     On the stated hardware and version of torch no sample may differ, elsewhere a tenth of them.
     """
     stored, here = (_breaker(table, run.attacks) for table in (run.rows(), rows))
-    later = [i for i in broken if here.get(i, len(run.attacks)) > stored[i]]
+    later = [i for i in broken if here.get(i, len(run.attacks)) > stored.get(i, len(run.attacks))]
     if len(later) > (0 if _same_place(run, model) else ELSEWHERE * len(broken)):
         message = (
             f"{len(later)} of {len(broken)} broken samples run again are not broken by the attack that the Run says"

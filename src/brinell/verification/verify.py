@@ -17,6 +17,7 @@ from brinell.results.format.shards import NO_CHECKSUMS
 from brinell.verification import provenance
 from brinell.verification.adversarials import Verification, verify_adversarials
 from brinell.verification.attacked import all_contradictions
+from brinell.verification.certificates import certify_again
 from brinell.verification.plans import other_plan
 from brinell.verification.rerun import run_again
 from brinell.verification.result import as_notes, failures, note, objection
@@ -50,7 +51,8 @@ def verify(
     `rerun`, there are as many as it takes to find `hidden` broken samples that the Run counts as robust, with
     probability `confidence`. The default of `hidden` is half of the 95 % interval of the robust accuracy. `seed`
     chooses the survivors; without it, a seed is drawn and printed. `rerun=0` attacks nothing. `plan` is only needed if
-    the attacks of the Run cannot be built from what it stores. Without a model, only rows and manifest are checked. A
+    the attacks of the Run cannot be built from what it stores. Certificates must agree with the other rows, and eight
+    of each method (or `rerun`) are computed again. Without a model, only rows and manifest are checked. A
     model with another fingerprint gives a note, not a failure.
     Cost: a forward pass per sample and adversarial, and the plan on the survivors that are attacked again: 13 of 50
     for 100 samples of which half survive, 47 of 500 for 1,000, 151 of 5,000 for 10,000.
@@ -85,6 +87,7 @@ def verify(
         failed = failures({**result.failures, **provenance.sample_failures(opened, data)})
         earlier_notes = [finding for finding in result.findings if finding.level == "info"]
         found = [*objections, *failed, *earlier_notes, *notes]
+        found += certify_again(opened, model, data, threat, sampling.seed, sampling.count)
         findings: list[Finding] = sorted(found, key=lambda finding: finding.level == "info")
         result = replace(result, findings=tuple(findings))
         if not result.ok or sampling.count == 0:
