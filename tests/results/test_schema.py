@@ -14,7 +14,7 @@ def test_the_schema_is_pinned() -> None:
     )
     required += " precision device"
     nullable = "restart target adv_pred adv_margin best_loss distance first_broken_at verified verified_8bit judged"
-    nullable += " chosen flags adv_shard adv_row certified radius bound passes stopped"
+    nullable += " chosen flags adv_shard adv_row certified radius bound passes stopped sample_name"
     assert [f.name for f in ROWS if not f.nullable] == required.split()
     assert [f.name for f in ROWS if f.nullable] == nullable.split()
 

@@ -41,7 +41,6 @@ SOMETIMES = (PROOF, ("sample_name",))
 """The groups of columns that a shard does not store if it has no value for any of the group."""
 
 LATER_COLUMNS = frozenset({"judged", "chosen"})
-LATER_COLUMNS = frozenset({"judged", "chosen"})
 """The columns that the first version of Brinell did not store; only these, and groups of SOMETIMES, may be missing."""
 
 AUDIT = "audit"
