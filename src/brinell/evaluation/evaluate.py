@@ -119,7 +119,7 @@ def evaluate(
     return _certified(run, model, data, certify, progress) if certify else run
 
 
-def _certified(run: Run, model: Classifier, data: Problem, method: Any, progress: bool | None) -> Run:
+def _certified(run: Run, model: Classifier, data: Problem, method: Any, progress: bool | Listener | None) -> Run:
     # Imported here: other evaluations do without.
     from brinell.evaluation.certificates.certify import certify
 

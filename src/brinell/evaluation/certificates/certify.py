@@ -36,7 +36,7 @@ FIRST, MOST, SHORT, LONG = 16, 512, 5.0, 20.0
 def certify(
     run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any,
     *, method: "str | Sequence[str] | Certifier | None" = None, seconds: float = SECONDS,
-    device: torch.device | str | None = None, progress: bool | None = None,
+    device: torch.device | str | None = None, progress: bool | Listener | None = None,
 ) -> Run:  # fmt: skip
     """Certify the survivors of a finished Run, store the certificates in it, and return the Run with them.
 
