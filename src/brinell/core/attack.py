@@ -154,15 +154,24 @@ class Attack(Generic[S]):
         return super().__new__(cls)
 
     def __call__(
-        self, classifier: Any, x: Any, y: Any, threat: Any = None, *, targeted: bool = False, **options: Any
+        self,
+        classifier: Any,
+        x: Any,
+        y: Any,
+        threat: Any = None,
+        *,
+        targeted: bool = False,
+        transfer: bool = False,
+        **options: Any,
     ) -> Tensor:
         """Return adversarial images: `x_adv = attack(model, x, y, threat)`.
 
         Inputs that the attack does not break are returned unchanged. With `targeted=True`, `y` are the classes that the
-        model shall predict. `options` are `seed`, `slots` and `device`. `brinell.attack` also returns the rows: cost,
+        model shall predict. With `transfer=True` every input is moved to the point of the largest margin, for other
+        models. `options` are `seed`, `slots` and `device`. `brinell.attack` also returns the rows: cost,
         distance and margin of every sample.
         """
-        return call_attack(self, classifier, x, y, threat, targeted=targeted, **options)
+        return call_attack(self, classifier, x, y, threat, targeted=targeted, transfer=transfer, **options)
 
     @property
     def name(self) -> str:

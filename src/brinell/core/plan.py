@@ -87,10 +87,18 @@ class Stage:
             )
 
     def __call__(
-        self, classifier: Any, x: Any, y: Any, threat: Any = None, *, targeted: bool = False, **options: Any
+        self,
+        classifier: Any,
+        x: Any,
+        y: Any,
+        threat: Any = None,
+        *,
+        targeted: bool = False,
+        transfer: bool = False,
+        **options: Any,
     ) -> Tensor:
         """Return adversarial images, as an attack does: `x_adv = Restarts(PGD(), 5)(model, x, y, threat)`."""
-        return call_attack(self, classifier, x, y, threat, targeted=targeted, **options)
+        return call_attack(self, classifier, x, y, threat, targeted=targeted, transfer=transfer, **options)
 
     @property
     def name(self) -> str:

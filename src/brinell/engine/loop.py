@@ -29,7 +29,7 @@ class Engine:
     each sample has its own radius. `refined` means that the caller refines distances in float32. `observe` is called
     with the slots and the response of every iteration, `tick` with the number of iterations since its last call; if
     `tick` returns true, the run ends. `scheduler` is the function that makes the scheduler
-    (see `brinell.engine.accelerate`).
+    (see `brinell.engine.accelerate`). With `keep_best` the point of largest margin is kept where none is adversarial.
     """
 
     oracle: Oracle
@@ -44,6 +44,7 @@ class Engine:
     tick: Callable[[int], bool] = lambda iterations: False
     observe: Callable[[Slots, Response], None] | None = None
     scheduler: Callable[["Engine", Samples], Scheduler] = Scheduler
+    keep_best: bool = False
 
     def run(self, samples: Samples) -> Iterator[tuple[Tensor, Best]]:
         """Attack the samples; whenever samples finish, yield their positions in `samples` and their best points."""
@@ -55,7 +56,7 @@ class Engine:
         """Return the function that does one attack step on slots for each entry of `pattern`."""
         # If float32 refines the nearest point afterwards, keep it whatever its margin.
         slack = 0.0 if self.refined else self.oracle.slack
-        best_so_far = BestSoFar(self.criterion, self.attack.minimum_norm, self.draws > 1, slack)
+        best_so_far = BestSoFar(self.criterion, self.attack.minimum_norm, self.draws > 1 or self.keep_best, slack)
         pattern = pattern or self.attack.query_pattern
         settings = self.draws, self.early_exit, self.observe
         return make(self.oracle, self.attack, best_so_far, self.ball, pattern, *settings)

@@ -15,7 +15,7 @@ from brinell.core.keywords import ELSEWHERE, RADIUS
 from brinell.core.plan import Stage, Stages
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
-from brinell.errors import InputError
+from brinell.errors import InputError, PlanError
 from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, StageContext
 from brinell.evaluation.plan import adapt
@@ -30,19 +30,25 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+# The value of `images` for the best point of every sample.
+BEST = "best"
+
+
 def attack(
     classifier: Any, problem: Any, threat: Threat, attack: "AnyAttack | Stage",
-    *, targets: Any = None, start: Tensor | None = None, early_exit: bool = True, images: bool = False,
+    *, targets: Any = None, start: Tensor | None = None, early_exit: bool = True, images: bool | str = False,
     progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> Any:  # fmt: skip
     """Run one attack on every sample, also if misclassified, and return one row per sample, in the problem's order.
 
     Nothing is stored. `images=True` returns (rows, images): the verified adversarial of every broken sample, and the
-    unchanged input of every other sample. `targets` are chosen classes, one per sample (or one for all): only the
-    prediction of this class then counts, and every attack follows the margin z_target − max z_other (Carlini & Wagner
-    2017), whatever its loss; margins in the rows are this margin. `start` gives explicit start points, one per sample.
-    `early_exit=False` continues after a success to the end of the budget, as the reference implementations do.
-    `options` are `seed`, `slots` and `device`.
+    unchanged input of every other sample. `images="best"` returns for these the point of the largest margin that the
+    attack met, for transfer to other models; only attacks of a fixed radius have it.
+
+    `targets` are chosen classes, one per sample (or one for all): only the prediction of this class then counts, and
+    every attack follows the margin z_target − max z_other (Carlini & Wagner 2017), whatever its loss; margins in the
+    rows are this margin. `start` gives explicit start points, one per sample. `early_exit=False` continues after a
+    success to the end of the budget, as the reference implementations do. `options` are `seed`, `slots` and `device`.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:8]
@@ -55,6 +61,8 @@ def attack(
     data, chosen = coerce.as_problem(problem), coerce.as_plan(attack)
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(model, data, coerce.as_threat(threat), chosen, execution, listener, early_exit=early_exit)
+        if images == BEST:
+            prepared = _keeping_best(prepared)
         starts = _start_points(start, data)
         aims = None if targets is None else _target_classes(targets, prepared)
         tables, points = [], []
@@ -76,11 +84,12 @@ def attack(
 
 def perturb(
     method: "AnyAttack | Stage", classifier: Any, x: Any, y: Any, threat: Any, *, targeted: bool = False,
-    **options: "Unpack[ComputeOptions]",
+    transfer: bool = False, **options: "Unpack[ComputeOptions]",
 ) -> Tensor:  # fmt: skip
     """Return the adversarial images of an attack, on the device of `x`; inputs that it does not break stay as they are.
 
-    With `targeted=True`, `y` are the target classes.
+    With `targeted=True`, `y` are the target classes. With `transfer=True` the attack uses its whole budget, and every
+    input becomes the point of the largest margin, whether it breaks this model or not.
 
     >>> import brinell
     >>> x, y = brinell.data.load("demo", 8)
@@ -90,8 +99,23 @@ def perturb(
     """
     _refuse_threat_keywords(options)
     aims = y if targeted else None
-    _, images = attack(classifier, (x, y), threat, method, targets=aims, images=True, **options)
+    kept = BEST if transfer else True
+    _, images = attack(
+        classifier, (x, y), threat, method, targets=aims, images=kept, early_exit=not transfer, **options
+    )
     return images.to(x.device) if isinstance(x, Tensor) else images
+
+
+def _keeping_best(s: PreparedEvaluation) -> PreparedEvaluation:
+    """Return the evaluation, which then keeps the best point of every sample; only for attacks of a fixed radius."""
+    free = [stage.name for stage in s.stages if stage.attack.minimum_norm]
+    if free or s.context.threat.unlimited:
+        raise PlanError(
+            expected="attacks of a fixed radius, for images that transfer to other models",
+            got=", ".join(free) or "a threat without a radius",
+            remedy="Use e.g. PGD(steps=20, momentum=1.0) under brinell.Linf('8/255').",
+        )
+    return replace(s, context=replace(s.context, keep_best=True))
 
 
 def _refuse_threat_keywords(options: Any) -> None:
@@ -175,7 +199,9 @@ def _images(chunk: Chunk, finished: list[FinishedRows]) -> Tensor:
     """Return the chunk's inputs with the adversarials of broken samples in their place."""
     x, place = chunk.x.clone(), {i: k for k, i in enumerate(chunk.ids.tolist())}
     for rows in finished:
-        if rows.ids is not None and rows.x is not None:
+        if rows.best is not None:
+            x[[place[i] for i in rows.table["sample_id"].to_pylist()]] = torch.from_numpy(rows.best)
+        elif rows.ids is not None and rows.x is not None:
             x[[place[int(i)] for i in rows.ids]] = torch.from_numpy(rows.x)
     return x
 

@@ -70,6 +70,8 @@ class StageContext:
     capturable: bool = False
     shape: tuple[int, ...] | None = None
     """The shape of a sample if the number of slots was measured, None if the user gave it."""
+    keep_best: bool = False
+    """Whether the best point of every sample is returned with its row, also where it does not break the sample."""
     observe: "Callable[[Slots, Response], None] | None" = None
 
 

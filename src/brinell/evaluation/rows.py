@@ -33,11 +33,15 @@ def _numpy(v: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class FinishedRows:
-    """Rows of finished samples (`table`), and the `ids` and adversarials `x` of the broken samples."""
+    """Rows of finished samples (`table`), and the `ids` and adversarials `x` of the broken samples.
+
+    `best` holds the best point of every row, broken or not, if the context keeps it.
+    """
 
     table: pa.Table
     ids: npt.NDArray[np.int64] | None = None
     x: npt.NDArray[np.float32] | None = None
+    best: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)

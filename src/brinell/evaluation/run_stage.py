@@ -161,6 +161,7 @@ def _engine(context: StageContext, stage: Stage, device: torch.device) -> Engine
         _refines(context),
         observe=context.observe,
         # The observer runs on the host, and a surrogate has hooks: their iterations cannot be captured.
+        keep_best=context.keep_best,
         scheduler=scheduler_for(oracle, context.graph_cache if context.observe is None and stage.via is None else None),
     )
 
@@ -311,4 +312,5 @@ def _finish(
     table = attack_rows(c, where, r, v, stage, target, context.seed, precision, rate)
     counted = r.broken & v.ok
     ids = np.asarray(table["sample_id"])[counted.cpu().numpy()]
-    return where[counted], FinishedRows(table, ids, r.x[counted].detach().cpu().numpy())
+    best = r.x.detach().cpu().numpy() if context.keep_best else None
+    return where[counted], FinishedRows(table, ids, r.x[counted].detach().cpu().numpy(), best)

@@ -1,0 +1,360 @@
+"""Attacks under the names of torchattacks: `from brinell.compat import torchattacks`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from brinell import attacks as ours
+from brinell.compat.autoattack import AutoAttack as _Ensemble
+from brinell.compat.functions import Function, as_classifier, predictions, refuse_unless
+from brinell.core.attack import AnyAttack
+from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
+from brinell.core.threat import threat
+from brinell.errors import PlanError, did_you_mean
+from brinell.models.wrap import wrap
+from brinell.ops import rng
+
+DEFAULT, BY_LABEL, LEAST, BY_RANDOM = "default", "targeted(label)", "targeted(least-likely)", "targeted(random)"
+
+
+@dataclass
+class _Call:
+    """An attack `attack(images, labels)` that returns one image per sample.
+
+    Attacks of a fixed radius return the verified adversarial image or, where they do not break the model, the point
+    of the largest margin that they met, as is usual for transfer. Other attacks return the input there.
+    """
+
+    model: Any
+
+    transfers: ClassVar[bool] = True
+    limited: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.attack_mode, self.targeted = DEFAULT, False
+        self._target: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._mean: Tensor | None = None
+        self._std: Tensor | None = None
+
+    def part(self) -> AnyAttack | Stage:
+        """Return the attack of Brinell."""
+        raise NotImplementedError
+
+    def _norm(self) -> str:
+        return "Linf"
+
+    def get_mode(self) -> str:
+        """Return the mode: "default" or one of the targeted modes."""
+        return self.attack_mode
+
+    def _mode(self, mode: str, target: Callable[[Tensor, Tensor], Tensor] | None) -> None:
+        self.attack_mode, self.targeted, self._target = mode, target is not None, target
+
+    def set_mode_default(self) -> None:
+        """Attack the labels: any other class is a success."""
+        self._mode(DEFAULT, None)
+
+    def set_mode_targeted_by_label(self, quiet: bool = False) -> None:
+        """Take the labels of the call as the classes that the model shall predict."""
+        self._mode(BY_LABEL, lambda x, y: y)
+
+    def set_mode_targeted_by_function(self, target_map_function: Callable[..., Tensor], quiet: bool = False) -> None:
+        """Take `target_map_function(images, labels)` as the classes that the model shall predict."""
+        self._mode("targeted(custom)", target_map_function)
+
+    def set_mode_targeted_least_likely(self, kth_min: int = 1, quiet: bool = False) -> None:
+        """Take the class with the k-th smallest logit that is not the label."""
+        self._mode(LEAST, lambda x, y: self._wrong_classes(x, y)[:, -kth_min])
+
+    def set_mode_targeted_random(self, quiet: bool = False) -> None:
+        """Take a random class other than the label, by the position of the sample."""
+
+        def draw(x: Tensor, y: Tensor) -> Tensor:
+            wrong = self._wrong_classes(x, y)
+            which = rng.integers(rng.keys(0, torch.arange(len(y), device="cpu")), wrong.shape[1])
+            return wrong[torch.arange(len(y), device="cpu"), which.view(-1)]
+
+        self._mode(BY_RANDOM, draw)
+
+    def _wrong_classes(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the classes other than the label, likeliest first."""
+        classifier = self._classifier()
+        with torch.no_grad():
+            logits = classifier.forward(self._plain(x).to(classifier.device)).logits.cpu()
+        return logits.scatter(1, y.cpu()[:, None], torch.inf).argsort(dim=1, descending=True, stable=True)[:, 1:]
+
+    def set_normalization_used(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Say that images are normalised: they are attacked in [0, 1] and returned normalised."""
+        self._mean, self._std = (torch.as_tensor(v, dtype=torch.float32, device="cpu") for v in (mean, std))
+
+    def _plain(self, x: Tensor) -> Tensor:
+        """Return images in [0, 1]; rounding may leave them by 1e-6."""
+        if self._mean is None or self._std is None:
+            return x
+        return (x * _channels(self._std, x) + _channels(self._mean, x)).clamp(0, 1)
+
+    def _classifier(self) -> Any:
+        if self._mean is None or self._std is None:
+            return as_classifier(self.model)
+        module = self.model if isinstance(self.model, torch.nn.Module) else Function(self.model).eval()
+        return wrap(module, self._mean.tolist(), self._std.tolist())
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        classifier, x = self._classifier(), self._plain(images)
+        y = labels if self._target is None else self._target(images, labels)
+        eps = getattr(self, "eps", None) if self.limited else "inf"
+        refuse_unless(eps is not None, "eps, the radius of the attack", "eps=None", "Write e.g. eps=8 / 255.")
+        x_adv = stage(self.part())(
+            classifier, x, y, threat(self._norm(), eps), seed=getattr(self, "seed", None) or 0,  # type: ignore[arg-type]
+            targeted=self.targeted, transfer=self.transfers,
+        )  # fmt: skip
+        if self._mean is None or self._std is None:
+            return x_adv
+        back = ((x_adv - _channels(self._mean, x)) / _channels(self._std, x)).to(images)
+        return torch.where((x_adv != x).flatten(1).any(1).view(-1, *[1] * (x.ndim - 1)), back, images)
+
+    forward = __call__
+
+
+def _channels(values: Tensor, x: Tensor) -> Tensor:
+    return values.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
+
+
+@dataclass
+class _FGSM(_Call):
+    """One step of length eps in Linf."""
+
+    eps: float = 8 / 255
+
+    def part(self) -> AnyAttack:
+        return ours.FGSM()
+
+
+@dataclass
+class _Iterated(_Call):
+    eps: float = 8 / 255
+    alpha: float = 2 / 255
+    steps: int = 10
+
+
+@dataclass
+class _BIM(_Iterated):
+    """PGD in Linf from the clean image."""
+
+    def part(self) -> AnyAttack:
+        return ours.PGD(self.steps, self.alpha / self.eps, random_start=False)
+
+
+@dataclass
+class _PGD(_Iterated):
+    """PGD in Linf."""
+
+    random_start: bool = True
+
+    def part(self) -> AnyAttack | Stage:
+        return ours.PGD(self.steps, self.alpha / self.eps, random_start=self.random_start)
+
+
+@dataclass
+class _PGDL2(_PGD):
+    """PGD in L2."""
+
+    eps: float = 1.0
+    alpha: float = 0.2
+    eps_for_division: float = 1e-10
+
+    def _norm(self) -> str:
+        return "L2"
+
+
+@dataclass
+class _EOTPGD(_Iterated):
+    """PGD in Linf on the mean of `eot_iter` passes."""
+
+    eot_iter: int = 2
+    random_start: bool = True
+
+    def part(self) -> Stage:
+        return Eot(ours.PGD(self.steps, self.alpha / self.eps, random_start=self.random_start), self.eot_iter)
+
+
+@dataclass
+class _CW(_Call):
+    """Carlini and Wagner's attack in L2. The constant starts at `c` and is searched for in `rounds` rounds."""
+
+    c: float = 1
+    kappa: float = 0
+    steps: int = 50
+    lr: float = 0.01
+    rounds: int = 10
+    transfers: ClassVar[bool] = False
+    limited: ClassVar[bool] = False
+
+    def part(self) -> AnyAttack:
+        refuse_unless(self.kappa == 0, "kappa=0", f"kappa={self.kappa}", "Leave kappa out, or use PGDL2 with a radius.")
+        return ours.CW(self.steps, self.rounds, self.lr, float(self.c))
+
+    def _norm(self) -> str:
+        return "L2"
+
+
+@dataclass
+class _DeepFool(_Call):
+    """DeepFool in L2."""
+
+    steps: int = 50
+    overshoot: float = 0.02
+    transfers: ClassVar[bool] = False
+    limited: ClassVar[bool] = False
+
+    def part(self) -> AnyAttack:
+        return ours.DeepFool(self.steps, self.overshoot)
+
+    def _norm(self) -> str:
+        return "L2"
+
+
+@dataclass
+class _InNorm(_Call):
+    norm: str = "Linf"
+    eps: float = 8 / 255
+
+    def _norm(self) -> str:
+        return self.norm
+
+
+@dataclass
+class _APGD(_InNorm):
+    """Auto-PGD."""
+
+    steps: int = 10
+    n_restarts: int = 1
+    seed: int = 0
+    loss: str = "ce"
+    eot_iter: int = 1
+    rho: float = 0.75
+    verbose: bool = False
+
+    def part(self) -> Stage:
+        return Eot(Restarts(ours.APGD(self.steps, self.loss, self.rho), self.n_restarts), self.eot_iter)
+
+
+@dataclass
+class _APGDT(_InNorm):
+    """Auto-PGD towards the likeliest wrong classes, all of `n_classes`."""
+
+    steps: int = 10
+    n_restarts: int = 1
+    seed: int = 0
+    eot_iter: int = 1
+    rho: float = 0.75
+    verbose: bool = False
+    n_classes: int = 10
+
+    def part(self) -> Stage:
+        each = Restarts(ours.APGD(self.steps, "dlr-targeted", self.rho), self.n_restarts)
+        return Eot(Targets(each, self.n_classes - 1), self.eot_iter)
+
+
+@dataclass
+class _FAB(_InNorm):
+    """FAB; images within eps, or the input."""
+
+    steps: int = 10
+    n_restarts: int = 1
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    verbose: bool = False
+    seed: int = 0
+    multi_targeted: bool = False
+    n_classes: int = 10
+    transfers: ClassVar[bool] = False
+
+    def part(self) -> Stage:
+        one = stage(ours.FAB(self.steps, self.multi_targeted, self.alpha_max, self.eta, self.beta))
+        return Restarts(Targets(one, self.n_classes - 1) if self.multi_targeted else one, self.n_restarts)
+
+
+@dataclass
+class _Square(_InNorm):
+    """Square; the schedule is that of AutoAttack, so `resc_schedule` is False."""
+
+    n_queries: int = 5000
+    n_restarts: int = 1
+    p_init: float = 0.8
+    loss: str = "margin"
+    resc_schedule: bool = False
+    seed: int = 0
+    verbose: bool = False
+    transfers: ClassVar[bool] = False
+
+    def part(self) -> Stage:
+        refuse_unless(not self.resc_schedule, "resc_schedule=False", "resc_schedule=True", "Leave it out.")
+        return Restarts(ours.Square(self.n_queries, self.p_init, self.loss), self.n_restarts)
+
+
+@dataclass
+class _AutoAttack(_InNorm):
+    """AutoAttack; it has no targeted mode."""
+
+    version: str = "standard"
+    n_classes: int = 10
+    seed: int | None = None
+    verbose: bool = False
+    run: Any = field(default=None, repr=False)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        refuse_unless(not self.targeted, "the default mode", self.attack_mode, "Use APGD or PGD for chosen classes.")
+        adversary = _Ensemble(self._classifier(), self.norm, self.eps, self.seed, self.verbose, version=self.version)
+        x = self._plain(images)
+        x_adv = adversary.run_standard_evaluation(x, labels)
+        self.run = adversary.run
+        if self._mean is None or self._std is None:
+            return x_adv
+        back = ((x_adv - _channels(self._mean, x)) / _channels(self._std, x)).to(images)
+        return torch.where((x_adv != x).flatten(1).any(1).view(-1, *[1] * (x.ndim - 1)), back, images)
+
+    forward = __call__
+
+
+# The names of torchattacks, for attacks that have these names in Brinell too.
+FGSM, BIM, PGD, PGDL2, EOTPGD = _FGSM, _BIM, _PGD, _PGDL2, _EOTPGD
+CW, DeepFool, APGD, APGDT, FAB, Square, AutoAttack = _CW, _DeepFool, _APGD, _APGDT, _FAB, _Square, _AutoAttack
+# What torchattacks has and this module has not, by what to use.
+INSTEAD = {
+    "MultiAttack": "a list of attacks as the plan of brinell.evaluate",
+    "EADL1": "brinell.attacks.EAD",
+    "EADEN": "brinell.attacks.EAD",
+    "SPSA": "brinell.attacks.Square",
+    "OnePixel": "brinell.attacks.RandomSearch under brinell.L0",
+    "Pixle": "brinell.attacks.RandomSearch under brinell.L0",
+    "SparseFool": "brinell.attacks.FMN under brinell.L0",
+    "JSMA": "brinell.attacks.FMN under brinell.L0",
+    "TPGD": "brinell.attacks.PGD",
+    "FFGSM": "PGD with steps=1",
+    "RFGSM": "PGD",
+    "UPGD": "brinell.attacks.MomentumPGD",
+    "LGV": "MIFGSM, DIFGSM or TIFGSM",
+    "NIFGSM": "MIFGSM",
+    "SINIFGSM": "MIFGSM",
+    "VMIFGSM": "MIFGSM",
+    "VNIFGSM": "MIFGSM",
+}
+
+
+def robust_accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
+    """Return the share of images that the model classifies as their labels."""
+    return float((predictions(as_classifier(model), images) == labels.cpu()).float().mean())
+
+
+def __getattr__(name: str) -> Any:
+    """Raise a PlanError for a name of torchattacks that is missing here; its remedy names what to use."""
+    if not name[0].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    known = [k for k, v in globals().items() if isinstance(v, type) and issubclass(v, _Call) and k[0] != "_"]
+    remedy = f"Use {INSTEAD[name]}." if name in INSTEAD else did_you_mean(name, known, "See brinell.attacks.")
+    raise PlanError(expected=f"attacks among {', '.join(known)}", got=name, remedy=remedy)

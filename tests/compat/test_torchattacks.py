@@ -1,0 +1,124 @@
+"""The call of torchattacks: `adv_images = PGD(model, eps, alpha, steps)(images, labels)`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import brinell
+from brinell.compat import torchattacks
+from brinell.models.demo import demo_net
+
+N = 12
+NET = demo_net()
+X, Y = brinell.data.load("demo", N)
+
+
+@pytest.mark.parametrize(
+    ("attack", "norm"),
+    [
+        (torchattacks.FGSM(NET, eps=0.1), "Linf"),
+        (torchattacks.BIM(NET, eps=0.1, alpha=0.02, steps=4), "Linf"),
+        (torchattacks.PGD(NET, eps=0.1, alpha=0.02, steps=4), "Linf"),
+        (torchattacks.PGDL2(NET, eps=1.0, alpha=0.3, steps=4), "L2"),
+        (torchattacks.EOTPGD(NET, eps=0.1, alpha=0.03, steps=3), "Linf"),
+        (torchattacks.APGD(NET, norm="L2", eps=1.0, steps=4), "L2"),
+        (torchattacks.APGDT(NET, eps=0.1, steps=3, n_classes=3), "Linf"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_every_image_moves_and_stays_in_the_ball(attack: Any, norm: str) -> None:
+    """As in torchattacks: also images that do not fool this model, since they may fool another one."""
+    moved = attack(X, Y)
+    d = (moved.double() - X.double()).flatten(1)
+    length = d.abs().amax(1) if norm == "Linf" else d.norm(dim=1)
+    assert float(length.max()) <= attack.eps * (1 + 1e-6) and float(length.min()) > 0
+    assert float(moved.min()) >= 0 and float(moved.max()) <= 1
+    before, after = (float((NET(x).argmax(1) == Y).float().mean()) for x in (X, moved))
+    assert after < before
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        torchattacks.CW(NET, steps=30, lr=0.05, rounds=3), torchattacks.DeepFool(NET, steps=8),
+        torchattacks.FAB(NET, eps=0.2, steps=3),
+        torchattacks.FAB(NET, eps=0.2, steps=2, multi_targeted=True, n_classes=3),
+        torchattacks.Square(NET, eps=0.25, n_queries=40),
+    ],
+    ids=lambda v: type(v).__name__,
+)  # fmt: skip
+def test_images_change_where_the_model_is_fooled(attack: Any) -> None:
+    moved = attack(X, Y)
+    changed = (moved != X).flatten(1).any(1)
+    wrong = NET(X).argmax(1) != Y
+    assert torch.equal(NET(moved).argmax(1) != Y, changed | wrong) and int(changed.sum()) > 2
+
+
+def test_targeted_modes() -> None:
+    attack = torchattacks.PGD(NET, eps=0.3, alpha=0.05, steps=10)
+    assert (attack.get_mode(), attack.targeted) == ("default", False)
+    target = (Y + 1) % 10
+    attack.set_mode_targeted_by_label(quiet=True)
+    by_label = attack(X, target)
+    assert attack.targeted and int((NET(by_label).argmax(1) == target).sum()) > N // 2
+    attack.set_mode_targeted_by_function(lambda images, labels: (labels + 1) % 10)
+    assert torch.equal(attack(X, Y), by_label)
+    attack.set_mode_targeted_least_likely()
+    least = NET(X).scatter(1, Y[:, None], torch.inf).argmin(1)
+    assert torch.equal(attack._target(X, Y), least)
+    attack.set_mode_targeted_random()
+    drawn = attack._target(X, Y)
+    assert (drawn != Y).all() and len(drawn.unique()) > 2
+    attack.set_mode_default()
+    assert attack.get_mode() == "default"
+
+
+def test_normalised_images() -> None:
+    """Images normalised for the model are attacked in [0, 1] and come back normalised."""
+    mean, std = [0.3], [0.25]
+
+    class Inner(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return NET(x * 0.25 + 0.3)
+
+    attack = torchattacks.PGD(Inner().eval(), eps=0.1, alpha=0.02, steps=4, random_start=False)
+    attack.set_normalization_used(mean=mean, std=std)
+    moved = attack((X - 0.3) / 0.25, Y)
+    plain = torchattacks.PGD(NET, eps=0.1, alpha=0.02, steps=4, random_start=False)(X, Y)
+    assert torch.allclose(moved * 0.25 + 0.3, plain, atol=1e-5)
+
+
+def test_the_ensemble(capsys: Any) -> None:
+    attack = torchattacks.AutoAttack(NET, eps=0.1, version="rand", verbose=False)
+    attack.set_mode_targeted_by_label()
+    with pytest.raises(brinell.InputError, match="targeted"):
+        attack(X, Y)
+    assert isinstance(attack, torchattacks.AutoAttack) and capsys.readouterr().out == ""
+
+
+def test_what_is_missing_names_what_to_use() -> None:
+    for name, remedy in (("SPSA", "Square"), ("MultiAttack", "brinell.evaluate"), ("PDG", "PGD")):
+        with pytest.raises(brinell.PlanError) as caught:
+            getattr(torchattacks, name)
+        assert remedy in caught.value.remedy
+    assert not hasattr(torchattacks, "nothing")
+    for attack in (torchattacks.CW(NET, kappa=1), torchattacks.Square(NET, resc_schedule=True)):
+        with pytest.raises(brinell.InputError):
+            attack(X, Y)
+    with pytest.raises(TypeError):
+        torchattacks.PGD(NET, epsilon=0.1)
+
+
+def test_transfer_keeps_the_largest_margin() -> None:
+    x_adv = brinell.attacks.PGD(8)("demo", X, Y, brinell.Linf(0.02), transfer=True)
+    with torch.no_grad():
+        better = brinell.ops.losses.margin(NET(x_adv), Y) >= brinell.ops.losses.margin(NET(X), Y)
+    assert better.all() and (x_adv != X).flatten(1).any(1).all()
+    # Broken samples come back as their verified adversarials.
+    called = brinell.attacks.PGD(8)("demo", X, Y, brinell.Linf(0.02))
+    fooled = NET(called).argmax(1) != Y
+    assert ((NET(x_adv).argmax(1) != Y) | ~fooled).all()
+    with pytest.raises(brinell.PlanError, match="fixed radius"):
+        brinell.attacks.FMN(5)("demo", X, Y, brinell.L2(), transfer=True)
