@@ -108,6 +108,9 @@ def test_wrong_arguments_are_refused(folder: Path, tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             write_dossier(*arguments, unsigned=message not in ("--unsigned", "neither"))  # type: ignore[arg-type]
+    (tmp_path / "groups.csv").write_text("id,light\n900,day")
+    with pytest.raises(InputError, match=r"other ids.*\[0, 1, 2\]"):
+        write_dossier([run], out, unsigned=True, groups=tmp_path / "groups.csv")
     with pytest.raises(InputError, match="a day such as"):
         write_dossier([run], out, unsigned=True, date="yesterday")
     with pytest.raises(RunError):

@@ -84,7 +84,7 @@ CLAUSES: tuple[Clause, ...] = (
     Clause(ACT, "Annex IV, 2(g)", "Metrics for accuracy and robustness", _always(
         EVIDENCE, "Results: every share with n and a 95 % interval")),
     Clause(ACT, "Annex IV, 2(g)", "Potentially discriminatory impacts", _if(
-        _subgroups, (PARTLY, "Results by subgroup: accuracy under attack only"),
+        _subgroups, (PARTLY, "Results by subgroup: accuracies only"),
         (NOT_COVERED, "No subgroups were given; results by class only"))),
     Clause(ACT, "Annex IV, 2(g)", "Test logs and reports, dated and signed", _if(
         lambda v: v.payload["public_key"], (EVIDENCE, "Files and hashes, Signature; whether the key belongs to the "

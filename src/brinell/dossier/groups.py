@@ -35,7 +35,10 @@ def by_value(name: str, found: Sequence[str | None], values: Sequence[str] = ())
 
 
 def read_groups(path: Path, ids: Sequence[int | str]) -> list[Grouping]:
-    """Return the groupings of a CSV file for samples with these ids; an empty cell or a missing row means no group."""
+    """Return the groupings of a CSV file for samples with these ids, none if it names none of them.
+
+    An empty cell or a missing row means no group.
+    """
     rows = _rows(path)
     known = {str(i) for i in ids}
     names = [name for name in rows[0] if name != ID] if rows else []
@@ -44,8 +47,7 @@ def read_groups(path: Path, ids: Sequence[int | str]) -> list[Grouping]:
         if by_id.setdefault(row[ID], row) != row:
             raise _bad(path, f"two different rows for the id {row[ID]}", "Keep one row for each id.")
     if not known & set(by_id):
-        some = ", ".join(list(by_id)[:3])
-        raise _bad(path, f"none of them (but {some})", "Use the sample ids of the Run in the column id.")
+        return []
     groupings = [by_value(name, [by_id.get(str(i), {}).get(name) or None for i in ids]) for name in names]
     for grouping in groupings:
         if len(grouping.values) > MOST_VALUES:

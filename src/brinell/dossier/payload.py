@@ -47,8 +47,9 @@ def make_payload(
     declarations = declared(system)
     # Names that differ where one model has several Runs.
     found = [run_entry(run, name, groups) for run, name in zip(opened, labels(list(opened)), strict=True)]
-    if groups is not None and all(len(run["samples"]["groupings"]) < 2 for run in found):
-        raise InputError(expected=f"groups in {groups}", got="none", remedy="Use the ids of the Runs.")
+    if groups is not None and all(len(run["samples"]["groupings"]) == 1 for run in found):
+        remedy = f"Use the ids of the samples, such as {found[0]['samples']['ids'][:3]}."
+        raise InputError(expected=f"samples of the Runs in the column id of {groups}", got="other ids", remedy=remedy)
     payload = {
         "format": FORMAT,
         "brinell": own_version(),
@@ -82,12 +83,18 @@ def run_entry(run: Run, name: str, groups: Path | None = None) -> dict[str, Any]
         "plan": {key: getattr(identity.plan, key) for key in ("name", "description", "citation", "strength", "draws")},
         "stages": stage_names(run), "attacks": _attacks(run), "environment": run.environment.raw, "notes": run.notes,
         "verdict": verdict.level, "reasons": list(verdict.reasons), "evidence": list(verdict.evidence),
-        "untested": list(verdict.untested), "audit": None if run.audit is None else str(run.audit),
+        "untested": list(verdict.untested), "audit": [str(a) for a in (run.audit,) if a is not None] + ([] if run.layers is None else list(run.layers.lines)),
+        "repeats": None if run.repeats is None else str(run.repeats),
         "bracket": [] if run.bracket is None else list(run.bracket.lines[1:]),
         "checks": [{"name": f.name, "level": f.level, "message": f.message} for f in run.findings],
         "probes": [{"attack": attack, "level": f.level, "message": f.message} for attack, f in run.probe_findings],
         "missing_classes": run.missing_classes, "samples": packed(run, groupings),
     }  # fmt: skip
+
+
+def _audit(run: Run) -> list[str]:
+    own = [] if run.audit is None else [str(run.audit)]
+    return own + ([] if run.layers is None else list(run.layers.lines))
 
 
 def _attacks(run: Run) -> list[dict[str, Any]]:

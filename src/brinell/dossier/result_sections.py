@@ -64,7 +64,8 @@ def attacks(view: DossierView) -> Section:
             element("h3", run["name"], ", ", run["threat"]["text"]),
             facts([("Plan", f"{plan['name']}: {plan['description'] or 'no description'}"),
                    ("Reference", plan["citation"]),
-                   ("Version", f"Brinell {brinell}, seed {run['seed']}"), ("Audit", run["audit"] or "none"),
+                   ("Version", f"Brinell {brinell}, seed {run['seed']}"), ("Evaluated", run["created"]),
+                   ("Audit", run["audit"] or "none"),
                    ("Adaptations", run["notes"] or "none")]),
             table(f"Attacks on {run['name']}", heads, rows),
         ]  # fmt: skip
@@ -84,7 +85,9 @@ def _kind(attack: dict[str, Any]) -> Html:
 
 def _budget(attack: dict[str, Any]) -> str:
     targets = f", {len(attack['ranks'])} targets" if attack.get("ranks") else ""
-    where = f", on {100 * attack['share']:g} % of the survivors" if attack.get("share") is not None else ""
+    share, near = attack.get("share"), attack.get("near")
+    drawn = "" if share is None else f", on {100 * share:g} % of the survivors, drawn at random"
+    where = f"{drawn}, and on those nearest the boundary" if near is not None else drawn
     restarts = attack.get("restarts", 1)
     tries = f"{restarts} restart{'s' * (restarts != 1)}{targets}{where}"
     return f"{tries}; {attack['forwards']:,} forward and {attack['backwards']:,} backward passes in total"
@@ -97,6 +100,7 @@ def results(view: DossierView) -> Section:
         rows = [("no attack", view.share(f"{i}/clean")), ("all attacks", view.share(f"{i}/robust"))]
         parts += [element("h3", run["name"], ", ", run["threat"]["text"])]
         parts += [table("Accuracy", ("Under", "Accuracy"), rows), _distances(run)]
+        parts += [element("p", f"Single passes of this randomised model: {run['repeats']}.")] if run["repeats"] else []
         parts += [_grouping(view, i, 0)]
     return Section("results", "Results", join(*parts))
 

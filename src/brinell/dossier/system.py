@@ -33,8 +33,9 @@ class Level(NamedTuple):
         return None if self.eps is None else parse_number(self.eps)
 
     def __str__(self) -> str:
-        threat = f" under {(self.norm or 'every norm').capitalize()}, eps = {self.eps}" if self.eps else ""
-        return f"{self.measure} accuracy{threat} of at least {self.at_least:g} %"
+        norm = f" under {self.norm.capitalize()}" if self.norm else ""
+        radius = f" at eps = {self.eps}" if self.eps else ""
+        return f"{self.measure} accuracy{norm}{radius} of at least {self.at_least:g}\u00a0%"
 
 
 class Declared(NamedTuple):
