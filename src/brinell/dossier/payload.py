@@ -83,13 +83,18 @@ def run_entry(run: Run, name: str, groups: Path | None = None) -> dict[str, Any]
         "plan": {key: getattr(identity.plan, key) for key in ("name", "description", "citation", "strength", "draws")},
         "stages": stage_names(run), "attacks": _attacks(run), "environment": run.environment.raw, "notes": run.notes,
         "verdict": verdict.level, "reasons": list(verdict.reasons), "evidence": list(verdict.evidence),
-        "untested": list(verdict.untested), "audit": [str(a) for a in (run.audit,) if a is not None] + ([] if run.layers is None else list(run.layers.lines)),
+        "untested": list(verdict.untested), "audit": _audit(run),
         "repeats": None if run.repeats is None else str(run.repeats),
         "bracket": [] if run.bracket is None else list(run.bracket.lines[1:]),
         "checks": [{"name": f.name, "level": f.level, "message": f.message} for f in run.findings],
         "probes": [{"attack": attack, "level": f.level, "message": f.message} for attack, f in run.probe_findings],
         "missing_classes": run.missing_classes, "samples": packed(run, groupings),
     }  # fmt: skip
+
+
+def _audit(run: Run) -> list[str]:
+    own = [] if run.audit is None else [str(run.audit)]
+    return own + ([] if run.layers is None else list(run.layers.lines))
 
 
 def _audit(run: Run) -> list[str]:
