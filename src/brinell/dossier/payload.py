@@ -97,11 +97,6 @@ def _audit(run: Run) -> list[str]:
     return own + ([] if run.layers is None else list(run.layers.lines))
 
 
-def _audit(run: Run) -> list[str]:
-    own = [] if run.audit is None else [str(run.audit)]
-    return own + ([] if run.layers is None else list(run.layers.lines))
-
-
 def _attacks(run: Run) -> list[dict[str, Any]]:
     """Return for each attack of the plan its parameters as stored, and the passes that its rows took."""
     table, attacks = run.numbers(), []
