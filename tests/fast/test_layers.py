@@ -228,12 +228,27 @@ def test_a_stage_may_go_further_than_the_others(truth: Any, near: float) -> None
     assert run.verdict.level == "reliable", run.verdict
     names = [r["attack"] for r in plain.rows().to_pylist()]
     assert names.count("full") < names.count("again")
+    (seen,) = plain.layers.near
+    assert (seen.attack, seen.attacked) == ("again", names.count("again")) and seen.broken > 0
+    said = f"Again, near the boundary: {seen.attacked} attacked, {seen.broken} broken."
+    assert said in plain.verdict.evidence
 
 
 def test_a_random_sample_that_contradicts_leads_to_all() -> None:
     audit = Audit(survivors=400, audited=4, found=2, n=500, rest=396, cost=FREE)
     assert Layers(500, (), rings(0, -1), audit).reach == math.inf
     assert Layers(500, (), rings(0, -1), replace(audit, found=0)).reach == pytest.approx(0.1)
+
+
+def test_successes_per_pass_of_both_kinds_of_attacks_are_evidence(widened: Run) -> None:
+    rows = widened.rows().to_pylist()
+    told = []
+    for kind, names in (("with gradients", ("short", "full")), ("without", ("search",))):
+        mine = [r for r in rows if r["attack"] in names]
+        spent, hits = sum(r["forwards"] + r["backwards"] for r in mine), sum(r["broken"] for r in mine)
+        told.append(f"ttacks {kind} broke {hits} sample{'' if hits == 1 else 's'} in {spent:,} passes")
+    (line,) = [e for e in widened.verdict.evidence if "per 1,000" in e]
+    assert all(part in line for part in told), line
 
 
 def test_few_samples_are_too_few(truth: Any) -> None:

@@ -272,6 +272,7 @@ def test_a_verdict_names_its_evidence_and_what_was_not_tested(tmp_path, world) -
     assert "Binarization test: the attack found the known adversarial of 94% of the samples." in verdict.evidence
     assert "Reversed loss: none of 16 broke." in verdict.evidence
     assert "contradict" not in text
+    assert "Attacks with gradients broke" not in text, "the world does not say what its attacks require"
     assert not any("binarization" in item for item in verdict.untested)
     assert verdict.untested[-1] == "Attacks made for this model."
 

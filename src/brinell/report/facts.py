@@ -52,6 +52,7 @@ def facts(run: Run) -> dict[str, Any]:
 def _layers(found: Layers) -> dict[str, Any]:
     return {
         "search": [asdict(stage) for stage in found.search],
+        "near": [asdict(stage) for stage in found.near],
         "rings": [asdict(ring) for ring in found.rings],
         "complete": found.complete,
     }

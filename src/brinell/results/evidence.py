@@ -35,6 +35,7 @@ def evidence(run: "Run") -> Iterable[str]:
         "with a fresh pass."
     )
     yield from _effort(run)
+    yield from _success(run)
     if run.audit is not None:
         yield f"Audit: {run.audit}."
     if run.layers is not None:
@@ -63,6 +64,23 @@ def _effort(run: "Run") -> Iterable[str]:
         f"Each of {n_samples(len(survivors), kind='survivor')} withstood at least {steps:,} gradients and {queries:,} "
         "black-box queries."
     )
+
+
+def _success(run: "Run") -> Iterable[str]:
+    """Yield the successes per pass of attacks with and without gradients; nothing if the Run has only one kind."""
+    table, stages = run.numbers(), [s for s in run.identity.plan.stages if s.requires is not None]
+    passes = np.asarray(table["forwards"], dtype=np.int64) + np.asarray(table["backwards"], dtype=np.int64)
+    parts = []
+    for black_box, kind in ((False, "with gradients"), (True, "without")):
+        names = pa.array([s.name for s in stages if s.black_box == black_box], pa.string())
+        rows = np.asarray(pc.is_in(table["attack"], value_set=names), dtype=bool)
+        spent, hits = int(passes[rows].sum()), int((rows & counted(table)).sum())
+        if not spent:
+            return
+        parts.append(
+            f"attacks {kind} broke {n_samples(hits)} in {spent:,} passes ({1000 * hits / spent:.2g} per 1,000)"
+        )
+    yield as_sentence(f"{parts[0][0].upper()}{parts[0][1:]}, {parts[1]}")
 
 
 def _rounded(run: "Run") -> Iterable[str]:
