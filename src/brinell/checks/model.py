@@ -64,8 +64,6 @@ def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
 
 def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
     """Return the remedy for a model that fails on inputs of this shape, chosen by the most likely cause."""
-    if classifier.dtypes() & {"float64", "float16", "bfloat16"}:
-        return "The weights are not in float32: call net.float()."
     advice = "Check the shape of the inputs and the model's dtype: net(x) must work for the data."
     if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
         return f"Move the channels first: x.permute(0, 3, 1, 2). {advice}"

@@ -48,7 +48,8 @@ def estimate(
     """
     coerce.require_folder(resume, out)
     how = Execution.from_options(options)
-    model = coerce.as_classifier(classifier, how.device)
+    data = coerce.as_problem(problem)
+    model = coerce.as_classifier(classifier, how.device, data)
     chosen = coerce.as_plan(
         plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
         audit=audit, escalate=escalate,
@@ -56,7 +57,7 @@ def estimate(
     folder = Path(out) if resume and out is not None else None
     with precisions.exact(model.device):
         prepared = prepare(
-            model, coerce.as_problem(problem), coerce.as_threat(threat), chosen,
+            model, data, coerce.as_threat(threat), chosen,
             replace(how, precision=stored_precision(how.precision, folder)), individual=individual,
             adaptive=adaptive,
         )  # fmt: skip

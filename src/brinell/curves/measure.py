@@ -47,7 +47,8 @@ def curve(
     """
     coerce.require_folder(resume, out)
     execution = Execution.from_options(options)
-    model, data = coerce.as_classifier(classifier, execution.device), coerce.as_problem(problem)
+    data = coerce.as_problem(problem)
+    model = coerce.as_classifier(classifier, execution.device, data)
     runs = [Run.open(run) for run in known]
     for run in runs:
         coerce.require_same_model(run, model)

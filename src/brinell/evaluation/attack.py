@@ -57,8 +57,8 @@ def attack(
     (8, True, (8, 1, 28, 28))
     """
     execution = Execution.from_options(options, ComputeOptions)
-    model = coerce.as_classifier(classifier, execution.device)
     data, chosen = coerce.as_problem(problem), coerce.as_plan(attack)
+    model = coerce.as_classifier(classifier, execution.device, data)
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(model, data, coerce.as_threat(threat), chosen, execution, listener, early_exit=early_exit)
         if images == BEST:

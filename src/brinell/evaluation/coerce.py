@@ -21,15 +21,21 @@ from brinell.data.load import load
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
 from brinell.evaluation.plan import audited, limited, ranked, with_steps, with_targets
 from brinell.models.by_name import load_model
+from brinell.models.functions import as_model
 from brinell.models.wrap import wrap
 from brinell.results import Evidence, Run, is_evidence
 
 # Options of brinell.data.load beside the source and n.
+FEW = 2
 OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
 
 
-def as_classifier(classifier: Any, device: torch.device | str | None = None) -> Classifier:
-    """Return a Classifier, given a Classifier, a torch module, or a name or path for `models.by_name.load_model`."""
+def as_classifier(classifier: Any, device: torch.device | str | None = None, data: Problem | None = None) -> Classifier:
+    """Return a Classifier, given a Classifier, a module, a function, an estimator of scikit-learn, or a name or path.
+
+    `models.by_name.load_model` reads names and paths. One call on the first samples of `data` tells whether a function
+    takes tensors or arrays.
+    """
     if isinstance(classifier, str | os.PathLike):
         classifier = load_model(os.fspath(classifier))
     if isinstance(classifier, nn.Module):
@@ -38,7 +44,11 @@ def as_classifier(classifier: Any, device: torch.device | str | None = None) -> 
     present = {*dir(type(classifier)), *getattr(classifier, "__dict__", ())}
     missing = [name for name in vars(Classifier) if name[0] != "_" and name not in present]
     if missing:
-        raise _no_model(classifier, missing)
+        first = None if data is None or not callable(classifier) else next(data.chunks(FEW)).x
+        adopted = as_model(classifier, first)
+        if adopted is None:
+            raise _no_model(classifier, missing)
+        classifier = adopted
     return classifier if device is None else classifier.to(_device(device))
 
 
@@ -51,9 +61,6 @@ def _no_model(given: Any, missing: list[str]) -> ModelError:
         remedy = "Check that the function that builds the model returns it."
     elif isinstance(given, type) and issubclass(given, nn.Module):
         got, remedy = f"the class {given.__name__}", f"Create an instance: {given.__name__}(…).eval()."
-    elif callable(given):
-        got = f"a function, {getattr(given, '__name__', type(given).__name__)}"
-        remedy = "Put it into a module's forward, or wrap it as a black box: brinell.models.adapters.from_function(…)."
     elif hasattr(type(given), "forward"):
         got = f"{type(given).__name__}, which lacks {', '.join(missing)}"
         remedy = "Subclass brinell.core.model.Classifier, which has defaults for most members."

@@ -90,7 +90,8 @@ def evaluate(
     coerce.require_folder(resume, out)
     options = {"seed": seed, "slots": slots, "precision": precision, "execution": execution, "device": device}
     how = Execution.from_options(options)
-    model, data = coerce.as_classifier(classifier, how.device), coerce.as_problem(problem)
+    data = coerce.as_problem(problem)
+    model = coerce.as_classifier(classifier, how.device, data)
     chosen = coerce.as_plan(
         plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
         audit=audit, escalate=escalate,
@@ -151,7 +152,8 @@ def evaluate_seeds(
     >>> len(found.runs), found.deviation
     (2, 0.0)
     """
-    model, data = coerce.as_classifier(classifier, options.get("device")), coerce.as_problem(problem)
+    data = coerce.as_problem(problem)
+    model = coerce.as_classifier(classifier, options.get("device"), data)
     return over_seeds(
         lambda s, folder: evaluate(model, data, threat, plan, seed=s, out=folder, **options), seeds, seed, out
     )

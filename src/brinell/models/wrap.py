@@ -13,6 +13,7 @@ from brinell.core.references import References
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 from brinell.models.fast_copy.inference_copy import inference_copy
+from brinell.models.outputs import NARROW, Rescaling, input_dtype, logits_of
 from brinell.ops.defaults import with_gradients
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
@@ -41,6 +42,10 @@ def _broadcast(v: Tensor, x: Tensor) -> Tensor:
     return v.to(x.device).view(1, -1, *[1] * (x.ndim - 2))
 
 
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
 def require_module(classifier: Classifier, remedy: str) -> nn.Module:
     """Return the classifier's torch module; refuse a classifier without a module."""
     if classifier.torch_module is None:
@@ -65,6 +70,7 @@ class TorchClassifier(Classifier):
     detector: Detector | None = None
     features: str = ""
     foreign_dtypes: frozenset[str] = frozenset()
+    _known: dict[str, torch.dtype] = field(default_factory=dict, repr=False)
 
     @property
     def torch_module(self) -> nn.Module:
@@ -82,37 +88,34 @@ class TorchClassifier(Classifier):
         """Return the logits of a batch of points in [0, 1]; a single logit z becomes the two logits (0, z)."""
         # A copy, because a module may write into its input.
         raw, features = self._run(self.normalised(x.clone()))
-        if isinstance(raw, tuple | list):
-            raw = raw[0]
-        if not isinstance(raw, Tensor) or raw.ndim not in (1, 2) or len(raw) != len(x):
-            got = f"shape {tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
-            raise ModelError(
-                expected=f"logits of shape ({len(x)}, classes) for {len(x)} inputs",
-                got=got,
-                remedy="Return the tensor of logits with one row per input.",
-            )
-        if not raw.is_floating_point():
-            raise ModelError(
-                expected="logits in floating point",
-                got=f"{str(raw.dtype).removeprefix('torch.')}, the dtype of class labels",
-                remedy="Return the logits, without argmax. For a black box that returns classes, use "
-                "brinell.models.adapters.from_function(…, outputs='labels').",
-            )
-        logits = raw.reshape(len(x), -1).float()
+        logits = raw.reshape(len(x), -1)
         if logits.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], 1)
         if self.detector is None:
             return Output(logits, None, features)
-        return Output(logits, self.detector.reject(x.clone(), logits, features), features)
+        return Output(logits, self.detector.reject(x.clone(), logits.float(), features), features)
 
-    def _run(self, x: Tensor) -> tuple[Any, Tensor | None]:
-        """Return the module's output and, if `features` names a layer, that layer's output as one row per input."""
+    def _in_dtype(self, x: Tensor) -> Tensor:
+        """Return normalised inputs in the dtype that the module takes, which its first call tells."""
+        if "dtype" not in self._known:
+            self._known["dtype"] = input_dtype(self.module, x)
+        return x.to(self._known["dtype"])
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits and, if `features` names a layer, that layer's output as one row per input.
+
+        A module in half or double precision is called in it. Logits of double precision stay, others become float32.
+        """
+        cast = self._in_dtype(x)
         if not self.features:
-            return self.module(x), None
+            if cast.dtype == NARROW and self.detector is None:
+                rescaling = Rescaling()
+                return rescaling.up(logits_of(self.module(rescaling.down(x)), len(x))), None
+            return _at_least_float32(logits_of(self.module(cast), len(x))), None
         outputs: list[Tensor] = []
         handle = self.module.get_submodule(self.features).register_forward_hook(lambda *args: outputs.append(args[2]))
         try:
-            raw = self.module(x)
+            raw = logits_of(self.module(cast), len(x))
         finally:
             handle.remove()
         if len(outputs) != 1 or not isinstance(outputs[0], Tensor):
@@ -121,7 +124,7 @@ class TorchClassifier(Classifier):
                 got=f"{len(outputs)} outputs",
                 remedy="Name a layer that every forward pass uses exactly once.",
             )
-        return raw, outputs[0].flatten(1).float()
+        return _at_least_float32(raw), outputs[0].flatten(1).float()
 
     def normalised(self, x: Tensor) -> Tensor:
         """Return the input of the module for points x in [0, 1]."""
@@ -156,7 +159,7 @@ class TorchClassifier(Classifier):
     def copy(self, dtype: torch.dtype | None = None, check_on: Tensor | None = None) -> "TorchClassifier":
         """Return the classifier with a frozen inference copy of its module; see `inference_copy`."""
         # Fusion could remove the layer that `features` names.
-        inputs = None if check_on is None or self.features else self.normalised(check_on)
+        inputs = None if check_on is None or self.features else self._in_dtype(self.normalised(check_on))
         return replace(self, module=inference_copy(self.module, dtype, inputs))
 
     def _modules(self) -> list[nn.Module]:

@@ -15,6 +15,7 @@ from brinell.errors import InputError, ModelError, first_line, import_extra, one
 from brinell.models.wrap import TorchClassifier, wrap
 
 OUTPUTS = ("logits", "probabilities", "labels")
+PROBABILITIES = OUTPUTS[1]
 # The smallest probability: its logarithm is finite and representable in float32.
 FLOOR = 1e-30
 
@@ -111,6 +112,16 @@ def classifier(
     made = wrap(Ordered(bridge) if channels_last else bridge, **options)
     made = replace(made, foreign_dtypes=bridge.dtypes)
     return made if device is None else made.to(device)
+
+
+def probabilities(values: Any) -> bool:
+    """Return whether an array looks like probabilities: rows from 0 to 1 that sum to 1.
+
+    >>> probabilities(np.array([[0.25, 0.75]])), probabilities(np.array([[0.25, 0.5]]))
+    (True, False)
+    """
+    in_range = values.ndim == 2 and values.shape[1] > 1 and values.size and values.min() >= 0
+    return bool(in_range and np.abs(values.sum(1) - 1).max() < 1e-5)
 
 
 def digest(parts: Iterable[tuple[str, Any]], *more: str) -> str:
