@@ -4,9 +4,10 @@
 module returns; `functions` makes models of functions and estimators. `bpda` replaces the gradient of a layer;
 `surrogate` makes a classifier of part of a model, or goes straight through some layers; `targeted` tells a chosen class
 from all others; `smoothed` takes a vote over noise. `adapters` make classifiers from JAX, TensorFlow, ONNX,
-scikit-learn, functions and HTTP services. `zoo` loads published checkpoints into the networks of `arch`; `checkpoint` reads them safely. `by_name` loads any model
-that a user names. `networks` holds what `brinell train` trains; `demo` holds the small model that is part of the
-package. `fast_copy` makes the inference copies that the engine uses on a GPU.
+scikit-learn, functions and HTTP services. `zoo` loads published checkpoints into the networks of
+`arch`; `checkpoint` reads them safely. `by_name` loads any model that a user names. `networks` holds what `brinell
+train` trains; `demo` holds the small model that is part of the package. `fast_copy` makes the inference copies that the
+engine uses on a GPU.
 """
 
 from brinell.models.adapters import from_function, from_http, from_jax, from_onnx, from_sklearn, from_tensorflow
