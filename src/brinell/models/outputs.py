@@ -66,7 +66,7 @@ def input_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-class Rescaling:
+class GradientScaling:
     """Casts to and from half precision around a module, without gradients that vanish on the way back.
 
     Method: each row's gradient at the logits is multiplied by a power of two that brings it near 1, and the gradient at
@@ -94,8 +94,8 @@ def _like(scale: Tensor, values: Tensor) -> Tensor:
 
 class _Up(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, raw: Tensor, rescaling: Rescaling) -> Tensor:
-        ctx.rescaling, ctx.dtype = rescaling, raw.dtype
+    def forward(ctx: Any, raw: Tensor, scaling: GradientScaling) -> Tensor:
+        ctx.scaling, ctx.dtype = scaling, raw.dtype
         return raw.float()
 
     @staticmethod
@@ -104,17 +104,17 @@ class _Up(torch.autograd.Function):
         largest = grad.abs().flatten(1).amax(1) if grad.ndim > 1 else grad.abs()
         # A power of two, so that no digit changes.
         scale = torch.exp2(-torch.log2(largest).floor())
-        ctx.rescaling.scale = torch.where(scale.isfinite() & (scale > 0), scale, 1.0)
-        return (grad * _like(ctx.rescaling.scale, grad)).to(ctx.dtype), None
+        ctx.scaling.scale = torch.where(scale.isfinite() & (scale > 0), scale, 1.0)
+        return (grad * _like(ctx.scaling.scale, grad)).to(ctx.dtype), None
 
 
 class _Down(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rescaling: Rescaling) -> Tensor:
-        ctx.rescaling = rescaling
+    def forward(ctx: Any, x: Tensor, scaling: GradientScaling) -> Tensor:
+        ctx.scaling = scaling
         return x.to(NARROW)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         grad = grads[0].float()
-        return grad if ctx.rescaling.scale is None else grad / _like(ctx.rescaling.scale, grad), None
+        return grad if ctx.scaling.scale is None else grad / _like(ctx.scaling.scale, grad), None

@@ -13,7 +13,7 @@ from brinell.core.references import References
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
 from brinell.models.fast_copy.inference_copy import inference_copy
-from brinell.models.outputs import NARROW, Rescaling, input_dtype, logits_of
+from brinell.models.outputs import NARROW, GradientScaling, input_dtype, logits_of
 from brinell.ops.defaults import with_gradients
 
 ALLOWED = ("train mode", "probabilities", "mixed rows")
@@ -109,8 +109,8 @@ class TorchClassifier(Classifier):
         cast = self._in_dtype(x)
         if not self.features:
             if cast.dtype == NARROW and self.detector is None:
-                rescaling = Rescaling()
-                return rescaling.up(logits_of(self.module(rescaling.down(x)), len(x))), None
+                scaling = GradientScaling()
+                return scaling.up(logits_of(self.module(scaling.down(x)), len(x))), None
             return _at_least_float32(logits_of(self.module(cast), len(x))), None
         outputs: list[Tensor] = []
         handle = self.module.get_submodule(self.features).register_forward_hook(lambda *args: outputs.append(args[2]))
