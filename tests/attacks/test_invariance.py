@@ -18,9 +18,27 @@ N = 66
 MODEL = brinell.wrap(brinell.models.demo.demo_net())
 # These draw no noise (Descend: none before its first success, with which it ends here), so that neither seed nor id
 # matters.
-NOISELESS = ("ALMA", "CW", "DDN", "DeepFool", "Descend", "EAD", "FAB", "FGSM", "FMN", "PDGD", "PDPGD", "Refine")
+NOISELESS = (
+    "ALMA",
+    "CW",
+    "DDN",
+    "DeepFool",
+    "Descend",
+    "EAD",
+    "FAB",
+    "FGSM",
+    "FMN",
+    "PDGD",
+    "PDPGD",
+    "Refine",
+    "MIFGSM",
+    "TIFGSM",
+    "SigmaZero",
+    "SuperDeepFool",
+)
 MINIMAL = (
-    "ALMA", "Bisect", "CW", "DDN", "DeepFool", "Descend", "EAD", "FMN", "HopSkipJump", "PDGD", "PDPGD", "Refine"
+    "ALMA", "Bisect", "CW", "DDN", "DeepFool", "Descend", "EAD", "FMN", "HopSkipJump", "PDGD", "PDPGD", "Refine",
+    "SigmaZero", "SuperDeepFool",
 )  # fmt: skip
 DETECTORS = ("Alternating", "Joint", "Matching", "SelectivePGD")
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}

@@ -26,12 +26,14 @@ from brinell.attacks import (  # fmt: skip
     Descend,
     Pursuit,
     Refine,
+    SigmaZero,
     Square,
+    SuperDeepFool,
 )
 from brinell.attacks.catalogue import by_name
 from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.threat import threat
-from brinell.ops.norms import L1, L2, LINF
+from brinell.ops.norms import L0, L1, L2, LINF
 from brinell.testing import LinearWorld, duel, linear_world, relu_world
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -43,6 +45,7 @@ QUICK = {
     "fmn": FMN(150),
     "ddn": DDN(300),
     "deepfool": Refine(DeepFool()),
+    "superdeepfool": Refine(SuperDeepFool()),
     "fab-refined": Refine(FAB(20)),
 }
 LONG = {
@@ -96,6 +99,17 @@ def test_one_rival(attack, norm):
 @cases(QUICK)
 def test_with_a_box_that_binds(attack, norm):
     close(boxed_world(), norm, attack)
+
+
+def test_sigma_zero_changes_the_fewest_coordinates():
+    close(duel(classes=2, n=N), L0, SigmaZero(200))
+
+
+def test_superdeepfool_is_nearer_than_deepfool():
+    """Where the boundary is curved, the projection makes the perturbation orthogonal to it."""
+    world = relu_world(inputs=8, hidden=12, classes=3, n=24, seed=2)
+    plain, better = (found(world, "L2", Refine(a)) for a in (DeepFool(), SuperDeepFool()))
+    assert better.isfinite().all() and float(better.mean()) < 0.99 * float(plain.mean())
 
 
 @pytest.mark.slow

@@ -11,14 +11,15 @@ and `ball` its threat. Attacks never call the model: the engine queries it at `s
 
 from brinell.attacks.black_box import HopSkipJump, RandomSearch, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
-from brinell.attacks.gradient import ACG, APGD, FGSM, PGD, MomentumPGD
-from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, PDGD, PDPGD, DeepFool
+from brinell.attacks.gradient import ACG, APGD, DIFGSM, FGSM, MIFGSM, PGD, TIFGSM, MomentumPGD
+from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, PDGD, PDPGD, DeepFool, SigmaZero, SuperDeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, OnGrid, PooledStarts, Refine
 
 __all__ = [
-    "ACG", "ALMA", "APGD", "CW", "DDN", "EAD", "FAB", "FGSM", "FMN", "PDGD", "PDPGD", "PGD", "Alternating", "Bisect",
+    "ACG", "ALMA", "APGD", "CW", "DDN", "DIFGSM", "EAD", "FAB", "FGSM", "FMN", "MIFGSM", "PDGD", "PDPGD", "PGD",
+    "TIFGSM", "Alternating", "Bisect",
     "DeepFool", "Descend", "HopSkipJump", "Joint", "Matching", "MomentumPGD", "OnGrid", "PooledStarts", "Pursuit",
     "RandomSearch",
-    "Refine", "SelectivePGD", "Square",
+    "Refine", "SelectivePGD", "SigmaZero", "Square", "SuperDeepFool",
 ]  # fmt: skip

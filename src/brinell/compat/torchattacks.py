@@ -182,6 +182,50 @@ class _EOTPGD(_Iterated):
 
 
 @dataclass
+class _MIFGSM(_Iterated):
+    """Iterated FGSM with momentum (`decay`), for images that fool other models."""
+
+    decay: float = 1.0
+
+    def part(self) -> AnyAttack:
+        return ours.MIFGSM(self.steps, self.alpha / self.eps, self.decay)
+
+
+@dataclass
+class _DIFGSM(_Iterated):
+    """Iterated FGSM on resized and padded images."""
+
+    decay: float = 0.0
+    resize_rate: float = 0.9
+    diversity_prob: float = 0.5
+    random_start: bool = False
+
+    def part(self) -> AnyAttack:
+        refuse_unless(not self.random_start, "random_start=False", "random_start=True", "Leave it out.")
+        rel, share, rate = self.alpha / self.eps, self.diversity_prob, self.resize_rate
+        return ours.DIFGSM(self.steps, rel, self.decay, probability=share, rate=rate)
+
+
+@dataclass
+class _TIFGSM(_DIFGSM):
+    """DI-FGSM with gradients smoothed by a Gaussian kernel."""
+
+    kernel_name: str = "gaussian"
+    len_kernel: int = 15
+    nsig: float = 3
+
+    def part(self) -> AnyAttack:
+        refuse_unless(
+            (self.kernel_name, self.nsig, self.random_start) == ("gaussian", 3, False),
+            "kernel_name='gaussian', nsig=3 and random_start=False",
+            f"{self.kernel_name!r}, {self.nsig} and {self.random_start}",
+            "Leave them out.",
+        )
+        rel, share, rate = self.alpha / self.eps, self.diversity_prob, self.resize_rate
+        return ours.TIFGSM(self.steps, rel, self.decay, probability=share, rate=rate, kernel=self.len_kernel)
+
+
+@dataclass
 class _CW(_Call):
     """Carlini and Wagner's attack in L2. The constant starts at `c` and is searched for in `rounds` rounds."""
 
@@ -323,6 +367,7 @@ class _AutoAttack(_InNorm):
 
 # The names of torchattacks, for attacks that have these names in Brinell too.
 FGSM, BIM, PGD, PGDL2, EOTPGD = _FGSM, _BIM, _PGD, _PGDL2, _EOTPGD
+MIFGSM, DIFGSM, TIFGSM = _MIFGSM, _DIFGSM, _TIFGSM
 CW, DeepFool, APGD, APGDT, FAB, Square, AutoAttack = _CW, _DeepFool, _APGD, _APGDT, _FAB, _Square, _AutoAttack
 # What torchattacks has and this module has not, by what to use.
 INSTEAD = {
