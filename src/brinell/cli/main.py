@@ -21,6 +21,7 @@ from brinell.storage import storage_error
 
 # The exit code of Typer after Ctrl-C.
 INTERRUPTED = 130
+AGAIN = "Interrupted. Run the same command again to continue."
 RESUME = "Interrupted. Run again with --resume and the same --out to continue."
 
 START = "Start here"
@@ -40,6 +41,7 @@ COMMANDS = (
     ("corruptions", MEASURE, "Measure accuracy under noise, blur and weather."),
     ("report", READ, "Write a report of Runs, or gate a release."),
     ("compare", READ, "Compare two Runs sample by sample."),
+    ("certify", MEASURE, "Prove survivors of a Run to be robust."),
     ("verify", READ, "Check every adversarial example again."),
     ("merge", READ, "Merge Runs on parts of the data."),
     ("submit", READ, "Pack a finished Run into one file."),
@@ -158,7 +160,7 @@ def main() -> None:
         _exit(storage_error(error))
     except SystemExit as end:
         if end.code == INTERRUPTED:
-            Console(stderr=True).print(Text(RESUME), soft_wrap=True)
+            Console(stderr=True).print(Text(AGAIN if "certify" in sys.argv[1:2] else RESUME), soft_wrap=True)
         raise
 
 

@@ -61,6 +61,7 @@ OURS = (
     "fingerprint",
     "date",
     "version",
+    "certified",
 )
 COST = ("forwards", "backwards", "seconds")
 # Types of the fields: texts, optional texts, flags and lists; the others are numbers.
@@ -92,7 +93,8 @@ class Record:
     attacks reached, `reported` the robust accuracy that the authors claim. `status` is "published" (copied, not run
     again), "unverified" (measured by the author of the record) or "verified" (checked by somebody else). `restrictions`
     are the violated restrictions of the leaderboard. `corruptions` is the mean accuracy over all corruptions.
-    `licence` is the licence of the weights as an SPDX identifier, "" if unknown. `title` is the title of the paper.
+    `certified` is the share of samples that are proved to be robust. `licence` is the licence of the weights as an SPDX
+    identifier, "" if unknown. `title` is the title of the paper.
 
     >>> Record("cifar10", "Linf", "Mine", clean=90.0, autoattack=55.1, external=54.0, reported=60.5).overestimation
     6.5
@@ -135,6 +137,7 @@ class Record:
     cost: Cost | None = None
     date: str | None = None
     version: str | None = None
+    certified: float | None = None
 
     def __post_init__(self) -> None:
         parts = (self.dataset, self.threat, self.name)
@@ -209,7 +212,7 @@ class Record:
     def check(self) -> "Record":
         """Return the record, or raise a RunError if a field has a wrong type or a number is out of range."""
         r = self
-        numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "n", "seed", "forward_passes")}
+        numbers: dict[str, Any] = {f: getattr(r, f) for f in (*PERCENTAGES, "certified", "n", "seed", "forward_passes")}
         numbers |= {f"{f}[{i}]": v for f in LISTS_OF_NUMBERS for i, v in enumerate(getattr(r, f) or ())}
         numbers |= {f"cost.{f}": getattr(r.cost, f, None) for f in COST}
         texts: dict[str, Any] = {f: getattr(r, f) for f in TEXTS}
@@ -409,6 +412,7 @@ def of_run(run: Run, dataset: str, threat: str, name: str, about: Mapping[str, A
         cost=run.cost,
         date=run.created,
         version=run.environment.brinell,
+        certified=None if run.bracket is None else percent(run.bracket.certified.value),
     )
     return with_facts(measured, about)
 
@@ -461,5 +465,5 @@ def _fits(field: str, value: object) -> bool:
     """Return whether a number fits its field: finite, percentages from 0 to 100, counts not negative."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return False
-    share = field in PERCENTAGES and field not in RELATIVE
+    share = (field in PERCENTAGES or field == "certified") and field not in RELATIVE
     return 0 <= value <= 100 if share else value >= (1 if field == "forward_passes" else 0) or field == "seed"

@@ -13,9 +13,9 @@ from brinell.untrusted import csv_cells
 
 # Field and heading; a column is left out if no record has a value.
 NUMBERS = {
-    "clean": "Clean", "autoattack": "AutoAttack", "best": "Best known", "corruptions": "Corruptions",
-    "corruptions_mce": "mCE", "corruptions_3d": "3D corruptions", "corruptions_mce_3d": "3D mCE",
-    "reported": "Reported",
+    "clean": "Clean", "autoattack": "AutoAttack", "best": "Best known", "certified": "Certified",
+    "corruptions": "Corruptions", "corruptions_mce": "mCE", "corruptions_3d": "3D corruptions",
+    "corruptions_mce_3d": "3D mCE", "reported": "Reported",
 }  # fmt: skip
 # Venues that publish articles instead of proceedings.
 JOURNALS = ("Pattern Recognition", "SIMODS", "TMLR")

@@ -98,7 +98,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         run=run,
         outcomes=s,
         threat=threat_text(run),
-        gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy)),
+        gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy, run.certified_accuracy)),
         reasons=tuple((finding.message, advice(finding.anchor)) for finding in run.verdict.findings),
         stages=figures.stages(run),
         pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
@@ -126,8 +126,10 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
     )
 
 
-def gauge(clean: Proportion, robust: Proportion) -> str:
+def gauge(clean: Proportion, robust: Proportion, certified: Proportion | None = None) -> str:
     """Return an SVG bar from 0 to 100 % with the clean accuracy behind the robust accuracy, and their intervals.
+
+    The certified accuracy, if there is one, lies in front: the lighter part between both ends is open.
 
     >>> gauge(Proportion(9, 10), Proportion(5, 10)).startswith("<svg")
     True
@@ -136,12 +138,15 @@ def gauge(clean: Proportion, robust: Proportion) -> str:
         return ""
     left, wide = 1.0, 478.0
     text = f"Clean accuracy {clean}. Robust accuracy {robust}."
-    bars = ((1.0, "var(--grid)", None), (clean.value, "var(--c0)", 0.35), (robust.value, "var(--c0)", None))
+    bars = [(1.0, "var(--grid)", None), (clean.value, "var(--c0)", 0.35), (robust.value, "var(--c0)", None)]
+    if certified is not None:
+        text = f"{text} Certified accuracy {certified}."
+        bars[2:] = [(robust.value, "var(--c0)", 0.5), (certified.value, "var(--c0)", None)]
     parts = [
         element("rect", x=left, y=8, width=wide * share, height=20, rx=4, fill=colour, opacity=opacity)
         for share, colour, opacity in bars
     ]
-    for p in (clean, robust):
+    for p in (clean, robust, *([] if certified is None else [certified])):
         a, b = left + wide * p.low, left + wide * p.high
         d = f"M{a:.2f} 18H{b:.2f}M{a:.2f} 13v10M{b:.2f} 13v10"
         for stroke, width in (("var(--card)", 4), ("var(--ink)", 1.6)):

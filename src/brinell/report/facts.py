@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from brinell.results import Audit, Layers, Proportion, Run
+from brinell.results.bracket import OPEN
 
 
 def proportion(p: Proportion) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def facts(run: Run) -> dict[str, Any]:
         "path": str(run.path),
         "clean_accuracy": proportion(run.clean_accuracy),
         "robust_accuracy": proportion(run.robust_accuracy),
+        "certified_accuracy": None if run.bracket is None else proportion(run.bracket.certified),
+        "bracket": _bracket(run),
         "stages": [
             {"attack": name, **proportion(p), **({"alone": proportion(alone[name])} if name in alone else {})}
             for name, p in run.accuracy_after()
@@ -46,6 +49,19 @@ def facts(run: Run) -> dict[str, Any]:
         "plan": run.identity.plan.name,
         "seed": run.identity.seed,
         "sentence": run.sentence(),
+    }
+
+
+def _bracket(run: Run) -> dict[str, Any] | None:
+    found = run.bracket
+    if found is None:
+        return None
+    open_ids = [i for i, state in run.states().items() if state == OPEN]
+    return {
+        "width": found.width,
+        "open": found.open,
+        "open_ids": open_ids,
+        "methods": [asdict(m) for m in found.methods],
     }
 
 

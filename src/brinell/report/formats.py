@@ -16,6 +16,7 @@ from brinell.report.paper_text import label, labels, shared_paths, threat_text
 from brinell.report.text_tables import as_latex_table
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.analyses import Table
+from brinell.results.bracket import CERTIFIED
 from brinell.results.summary import eps_text
 from brinell.untrusted import csv_cells
 
@@ -47,7 +48,7 @@ def as_json(runs: Sequence[Run]) -> str:
 
 
 def as_csv(runs: Sequence[Run]) -> str:
-    """Return one CSV line per Run and stage, the clean pass included."""
+    """Return one CSV line per Run and stage, the clean pass included, and one for certificates if there are any."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -62,15 +63,28 @@ def as_csv(runs: Sequence[Run]) -> str:
             p = after[str(stage)]
             row = (stage, p.value, p.low, p.high, p.n, attacked, broken[str(stage)], forwards, backwards, seconds)
             writer.writerow(csv_cells([*head, *row, run.verdict.level]))
+        if run.bracket is not None:
+            p, methods = run.bracket.certified, run.bracket.methods
+            spent = (
+                sum(m.samples for m in methods),
+                0,
+                sum(m.passes for m in methods),
+                0,
+                sum(m.seconds for m in methods),
+            )
+            row = (CERTIFIED, p.value, p.low, p.high, p.n, *spent)
+            writer.writerow(csv_cells([*head, *row, run.verdict.level]))
     return out.getvalue()
 
 
 def as_markdown(runs: Sequence[Run]) -> str:
     """Return a Markdown summary, for a pull request or a wiki."""
     names = labels(list(runs))
-    lines = ["| run | threat | plan | clean accuracy | robust accuracy | verdict |", "|---|---|---|---|---|---|"]
+    both = _bracketed(runs)
+    heads = ("run", "threat", "plan", "clean accuracy", *both, "robust accuracy", "verdict")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, run in zip(names, runs, strict=True):
-        accuracies = run.clean_accuracy, run.robust_accuracy
+        accuracies = run.clean_accuracy, *_certified(run, both), run.robust_accuracy
         cells = (name, threat_text(run), run.identity.plan.name, *accuracies, run.verdict.level)
         lines.append(f"| {' | '.join(_cell(c) for c in cells)} |")
     for name, run in zip(names, runs, strict=True):
@@ -80,6 +94,9 @@ def as_markdown(runs: Sequence[Run]) -> str:
         for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
             alone = f" {own.get(stage.attack, '')} |" if own else ""
             lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |{alone}")
+        lines += [
+            line for text in (run.bracket.lines if run.bracket else ()) for line in ("", f"Bracket: {_cell(text)}")
+        ]
         lines += ["", f"Verdict: {_cell(run.verdict)}", "", f"Evidence: {_cell(' '.join(run.verdict.evidence))}"]
         lines += ["", f"Not tested: {_cell(' '.join(run.verdict.untested))}", "", _cell(run.sentence())]
     compared = [f"- {_cell(_difference(c, names[i], names[j]))}" for i, j, c in pairs(runs)]
@@ -89,10 +106,11 @@ def as_markdown(runs: Sequence[Run]) -> str:
 def as_latex(runs: Sequence[Run]) -> str:
     """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences."""
     names = labels(list(runs))
-    heads = ("run", "threat", "plan", "clean accuracy", "robust accuracy", "verdict")
+    both = _bracketed(runs)
+    heads = ("run", "threat", "plan", "clean accuracy", *both, "robust accuracy", "verdict")
     rows = tuple(
-        (name, threat_text(run), run.identity.plan.name, str(run.clean_accuracy), str(run.robust_accuracy),
-         run.verdict.level)
+        (name, threat_text(run), run.identity.plan.name, str(run.clean_accuracy),
+         *map(str, _certified(run, both)), str(run.robust_accuracy), run.verdict.level)
         for name, run in zip(names, runs, strict=True)
     )  # fmt: skip
     tables = [Table("Robust accuracy with 95 % intervals", heads, rows)]
@@ -105,12 +123,23 @@ def as_latex(runs: Sequence[Run]) -> str:
     return "\n".join(map(as_latex_table, tables))
 
 
+def _bracketed(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the heading of the column with certified accuracies; nothing if no Run has certificates."""
+    return ("certified accuracy",) if any(run.bracket is not None for run in runs) else ()
+
+
+def _certified(run: Run, heads: tuple[str, ...]) -> tuple[Proportion | str, ...]:
+    return tuple("" if run.bracket is None else run.bracket.certified for _ in heads)
+
+
 def comparison_table(c: Comparison) -> Table:
     """Return the comparison of two Runs as a table: accuracies, paired difference, p-value of McNemar's test."""
     d = c.difference
     difference = f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}] points"
+    proved = zip((c.name_a, c.name_b), c.certified, strict=True)
     rows = (
         (c.name_a, str(c.robust_a), c.only_a), (c.name_b, str(c.robust_b), c.only_b),
+        *((f"certified, {name}", str(p), None) for name, p in proved if p is not None),
         ("difference", difference, None), ("McNemar's test", f"p = {c.p_value:.3g}", None),
     )  # fmt: skip
     return Table(f"Paired comparison on {c.n:,} samples", ("", "robust accuracy", "robust only here"), rows)

@@ -7,6 +7,7 @@ import numpy as np
 
 from brinell.errors import RunError
 from brinell.results import row_queries
+from brinell.results.bracket import CERTIFIED
 from brinell.results.evidence import n_samples
 from brinell.results.format.manifest import differences
 from brinell.results.format.schema import Evidence, is_evidence
@@ -22,7 +23,8 @@ class Comparison:
 
     `both` counts the samples that are robust in A and in B, `neither` counts the samples that are robust in neither
     Run. `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` are the ids of samples that
-    are robust in B but not in A.
+    are robust in B but not in A. `certified` are the certified accuracies of A and B on the common samples, None
+    without certificates.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -36,6 +38,7 @@ class Comparison:
     ids_only_a: tuple[int, ...]
     ids_only_b: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    certified: tuple[Proportion | None, Proportion | None] = (None, None)
 
     @property
     def only_a(self) -> int:
@@ -84,6 +87,11 @@ class Comparison:
             [
                 f"A is {self.name_a}, B is {self.name_b}; they have {n_samples(self.n)} in common.",
                 f"Robust accuracy of A: {self.robust_a}. Robust accuracy of B: {self.robust_b}.",
+                *(
+                    f"Certified accuracy of {side}: {p}."
+                    for side, p in zip("AB", self.certified, strict=True)
+                    if p is not None
+                ),
                 f"A is robust on {only_a} where B is not, B on {only_b} where A is not.",
                 f"Both are robust on {self.both}, neither on {self.neither}; they agree on {self.agreement}.",
                 f"The difference A - B is {self.difference} (95 %, Newcombe's paired score interval).",
@@ -113,7 +121,15 @@ def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]"
         ids_only_a=tuple(ids[in_a & ~in_b].tolist()),
         ids_only_b=tuple(ids[in_b & ~in_a].tolist()),
         notes=_notes(a, b),
+        certified=(_certified(a, ids), _certified(b, ids)),
     )
+
+
+def _certified(run: Run, ids: row_queries.Ids) -> Proportion | None:
+    if run.bracket is None:
+        return None
+    states = run.states()
+    return Proportion(sum(states.get(i) == CERTIFIED for i in ids.tolist()), len(ids))
 
 
 def _common(a: Run, b: Run) -> row_queries.Ids:

@@ -27,6 +27,9 @@ def sentence(run: "Run") -> str:
         f"{f' samples of {data}' if data else ''}) against the plan {plan.name}"
     )
     text += f" [{plan.citation}]" if plan.citation else ""
+    if run.bracket is not None:
+        low = run.bracket.certified
+        text += f"; {100 * low.value:.1f} % [{100 * low.low:.1f}, {100 * low.high:.1f}] are certified to be robust"
     # A small random sample beside other evidence says little about how much was missed.
     layered = run.layers is not None and bool(run.layers.rings)
     if run.audit is not None and not run.audit.complete and not (layered and run.audit.too_small(p)):

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from brinell.analysis.across_models import named
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
+from brinell.errors import InputError
 from brinell.evaluation import coerce
+from brinell.results import Run
 
 
 def model(spec: str) -> Classifier:
@@ -22,3 +24,15 @@ def only_model(specs: Sequence[str]) -> str | None:
 def data(spec: str, n: int | None, part: str | None) -> Problem:
     """Return the samples that --data, --n and --part select."""
     return coerce.as_problem(spec, n, part)
+
+
+def data_of(run: Run, spec: str | None, n: int | None) -> Problem:
+    """Return the samples that --data and --n select; without --data, those that the Run names, as many as it has."""
+    stored = run.identity.data
+    if spec is not None:
+        return data(spec, n, None)
+    if not stored.name:
+        raise InputError(
+            expected="--data, because the Run does not name its data", got="no --data", remedy="Add --data DATA."
+        )
+    return data(stored.name, stored.n if n is None else n, None)

@@ -15,7 +15,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "attacks", "individual", "queries", "targets", "rank_by", "rank_eps", "audit", "escalate", "adaptive",
         "steps", "rel_step", "beta",
     ),
-    "Reliability": ("expected_clean_accuracy", "test", "probe"),
+    "Reliability": ("expected_clean_accuracy", "test", "probe", "certify"),
     "Record": ("name", "about", "anyway"),
     "Difficulty of the test": (
         "kind", "inner", "boundary", "surface", "gap", "kappa", "curve", "sweep", "values", "readout", "layer",

@@ -89,6 +89,12 @@ def _summary(run: Run) -> Table:
     grid.add_column()
     accuracy = Text.assemble((f"{100 * robust.value:.1f} %", "bold cyan"), f"  {interval(robust)}, n = {robust.n:,}")
     add_row(grid, ("robust accuracy", accuracy))
+    if run.bracket is not None:
+        low = run.bracket.certified
+        text = Text.assemble((f"{100 * low.value:.1f} %", "bold cyan"), f"  {interval(low)}, {run.bracket.open:,} open")
+        add_row(grid, ("certified accuracy", text))
+        for method in run.bracket.methods:
+            add_row(grid, ("", str(method)))
     if run.repeats is not None:
         add_row(grid, ("single passes", str(run.repeats)))
     if run.identity.criterion == EVADE:

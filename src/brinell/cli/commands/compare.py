@@ -39,6 +39,7 @@ def command(
             "n": result.n,
             "agreement": proportion(result.agreement),
             "robust": [proportion(result.robust_a), proportion(result.robust_b)],
+            "certified": [None if p is None else proportion(p) for p in result.certified],
             "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
             "p_value": result.p_value,
             "only_a": [int(i) for i in result.ids_only_a],

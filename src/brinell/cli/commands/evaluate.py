@@ -83,6 +83,9 @@ def command(
     probe: Annotated[
         bool, typer.Option("--probe", help="Probe the first attack for signs of failure; it counts for the verdict.")
     ] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Then prove survivors to be robust, as brinell certify does.")
+    ] = False,
     output: options.PrintFlags,
 ) -> None:
     """Attack a model and report its robust accuracy."""
@@ -115,7 +118,7 @@ def command(
     how |= {
         "progress": output.progress, "images": not no_images,
         "launch": chosen.launcher(workers, ray), "also": [extra for extra, wanted in extras if wanted],
-        "test": None if test else test,
+        "test": None if test else test, "certify": certify,
     }  # fmt: skip
     if seeds is not None:
         output_seeds(evaluate_seeds(*inputs, seeds=seeds, **how), output)

@@ -8,7 +8,6 @@ import typer
 
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import print_json
-from brinell.core.dataset import Problem
 from brinell.core.threat import Threat, threat
 from brinell.errors import InputError
 from brinell.results import Run
@@ -64,7 +63,7 @@ def command(
         result = _without_model(submissions)
     elif alone and submissions[0].is_dir():
         classifier, run = load.model(model), Run.open(submissions[0])
-        problem = _named(run, n) if data is None else load.data(data, n, None)
+        problem = load.data_of(run, data, n)
         result = verify(run, classifier, problem, progress=False if json else None, **sampling)
     else:
         classifier, given = load.model(model), None if data is None else load.data(data, n, None)
@@ -94,13 +93,3 @@ def _without_model(submissions: list[Path]) -> Verification:
                 remedy="Add --model MODEL, or pass a single Run or bundle.",
             )
         return verify(opened[0])
-
-
-def _named(run: Run, n: int | None) -> Problem:
-    """Load the data that the Run's manifest names: n samples, by default as many as the Run has."""
-    stored = run.identity.data
-    if not stored.name:
-        raise InputError(
-            expected="--data, because the Run does not name its data", got="no --data", remedy="Add --data DATA."
-        )
-    return load.data(stored.name, stored.n if n is None else n, None)

@@ -234,6 +234,8 @@ COLUMNS = (
            attrgetter("record.corruptions_mce_3d"), always=False, up=True),
     Column("best", "Best known", "The lowest robust accuracy that any attack has reached; “external” if this attack is "
            "not AutoAttack. Boards are sorted by it.", attrgetter("record.best"), _best),
+    Column("certified", "Certified", "The share of samples that are proved to be robust: a lower bound on the robust "
+           "accuracy, in per cent.", attrgetter("record.certified"), always=False),
     Column("reported", "Reported", "Robust accuracy as its authors report it.", attrgetter("record.reported")),
     Column("over", "Over-estimation", "Reported minus best known, in points: what the authors' evaluation missed.",
            attrgetter("record.overestimation"), _over),
