@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "brinell"
 FOLDERS = sorted({f.parent for f in SOURCE.rglob("*.py")})
 # One file per verb, and one per family of published networks.
-LARGE = {SOURCE / "cli" / "commands": 24}
+LARGE = {SOURCE / "cli" / "commands": 28}
 MOST_FILES = 14
 METAPHORS = [
     "door",
