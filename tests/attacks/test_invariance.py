@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump, PooledStarts
+from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump, PooledStarts, SigmaZero
 from brinell.core.start_pool import StartPool
 from brinell.core.threat import threat
 from brinell.ops import rng
@@ -38,7 +38,7 @@ NOISELESS = (
 )
 MINIMAL = (
     "ALMA", "Bisect", "CW", "DDN", "DeepFool", "Descend", "EAD", "FMN", "HopSkipJump", "PDGD", "PDPGD", "Refine",
-    "SigmaZero", "SuperDeepFool",
+    "SuperDeepFool",
 )  # fmt: skip
 DETECTORS = ("Alternating", "Joint", "Matching", "SelectivePGD")
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}
@@ -73,6 +73,7 @@ MORE = {
     "Linf-pooled starts": ("Linf", brinell.Restarts(PooledStarts(APGD(2, "margin"), POOL), 2)),
     "L2-targets x restarts": ("L2", brinell.Restarts(brinell.Targets(PGD(1, loss="minimum-margin"), k=2), 2)),
     "Linf-targeted FAB": ("Linf", brinell.Targets(FAB(1, targeted=True), k=2)),
+    "L0-sigma-zero": ("L0", SigmaZero(3)),
     "L1-larger radii": ("L1", brinell.Restarts(APGD(3, larger_eps=True), 2)),
 }
 
@@ -84,7 +85,7 @@ def data():
 
 def outcomes(problem: brinell.Problem, norm: str, stage, **options) -> pa.Table:
     """The whole table but the time it took, by sample."""
-    table = brinell.attack(MODEL, problem, threat(norm, EPS[norm]), stage, **options)
+    table = brinell.attack(MODEL, problem, threat(norm, {**EPS, "L0": 20.0}[norm]), stage, **options)
     return table.drop_columns(["seconds"]).sort_by("sample_id").combine_chunks()
 
 
