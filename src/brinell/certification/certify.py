@@ -1,29 +1,32 @@
 """Certify samples with a cascade of methods, from cheap to exact."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from brinell.certification.interval import Region, interval_ranges
-from brinell.certification.linear_bounds import MEMORY, crown_ranges, margins
+from brinell.certification.branch_and_bound import ROOT_STEPS, STEPS, branch_and_bound, optimise, roots, tightened
+from brinell.certification.interval import Ranges, Region, interval_ranges
+from brinell.certification.linear_bounds import MEMORY, crown_ranges, differences, margins
 from brinell.certification.network import TracedNetwork
 from brinell.certification.trace import trace
+from brinell.certification.undecided import Undecided, reduce, reducible
 from brinell.core.certificate import Certificate
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
-from brinell.errors import one_of
+from brinell.errors import InputError, one_of
 
-METHODS = ("interval", "crown", "optimised", "branch-and-bound", "milp")
 DEFAULT_METHODS = ("interval", "crown", "optimised", "branch-and-bound")
 PRECISION = "float64"
+NOT_POSITIVE = "the bound is not above 0"
 
 
 @dataclass
 class ProofState:
-    """What the methods so far proved about one sample."""
+    """What the methods so far proved about one sample: the best margin, its method, the cost, why they stopped."""
 
     margin: float = -torch.inf
     method: str = ""
@@ -33,16 +36,37 @@ class ProofState:
     counterexample: Tensor | None = None
 
     @property
-    def certified(self) -> bool:
-        """Whether the class cannot change."""
-        return self.margin > 0
+    def finished(self) -> bool:
+        """Whether the class cannot change, or a counterexample was found."""
+        return self.margin > 0 or self.counterexample is not None
+
+    def add(self, method: str, margin: float, passes: int, stopped: str) -> None:
+        """Note the result of a method."""
+        self.passes += passes
+        if margin > self.margin or not self.method:
+            self.margin, self.method = margin, method
+        self.stopped = "" if self.margin > 0 else f"{method}: {stopped or NOT_POSITIVE}"
+
+
+@dataclass(eq=False)
+class SampleBatch:
+    """A batch under proof: the traced network, the region, true classes, states, and what later methods reuse."""
+
+    network: TracedNetwork
+    region: Region
+    y: Tensor
+    states: list[ProofState]
+    ranges: dict[int, Ranges] = field(default_factory=dict)
+    lowest: dict[int, Tensor] = field(default_factory=dict)
+    reduced: dict[int, Undecided] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class Bounds:
     """Certify with interval arithmetic, CROWN, optimised slopes, branch and bound, and integer programming.
 
-    `methods` run in this order on the samples that are still open. `seconds` limits the time of each sample.
+    `methods` run in this order on the samples that are still open. `seconds` limits the time per sample of the methods
+    after CROWN; `clock` measures it.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     >>> from brinell import Linf
@@ -54,11 +78,14 @@ class Bounds:
     model: Classifier | nn.Module
     methods: Sequence[str] = DEFAULT_METHODS
     seconds: float = 10.0
+    clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
     _networks: dict[tuple[int, ...], TracedNetwork] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for method in self.methods:
             one_of("a method", method, METHODS)
+        if not self.seconds > 0:
+            raise InputError(expected="seconds above 0", got=str(self.seconds), remedy="Write e.g. seconds=10.")
 
     def network(self, shape: tuple[int, ...]) -> TracedNetwork:
         """Return the traced network for samples of this shape."""
@@ -75,35 +102,121 @@ class Bounds:
 
     @torch.no_grad()
     def _batch(self, network: TracedNetwork, x: Tensor, y: Tensor, threat: Threat) -> list[Certificate]:
-        region = Region.of(x, threat)
-        progress = [ProofState() for _ in x]
+        batch = SampleBatch(network, Region.of(x, threat), y, [ProofState() for _ in x])
         for method in self.methods:
-            left = [i for i, p in enumerate(progress) if not p.certified]
-            if left:
-                index = torch.tensor(left, dtype=torch.long, device=x.device)
-                self._run(method, network, region, y, index, progress)
+            if METHODS[method].whole_batch:
+                self._together(method, batch)
+            else:
+                self._one_by_one(method, batch)
         radii = threat.eps.tolist() if isinstance(threat.eps, Tensor) else [threat.eps] * len(x)
-        return [_certificate(p, r) for p, r in zip(progress, radii, strict=True)]
+        return [_certificate(p, r) for p, r in zip(batch.states, radii, strict=True)]
 
-    def _run(
-        self, method: str, network: TracedNetwork, region: Region, y: Tensor, open_: Tensor, progress: list[ProofState]
-    ) -> None:
-        before = time.perf_counter()
-        if method not in ("interval", "crown"):
-            return
-        mine = region.rows(open_)
-        ranges = interval_ranges(network, mine) if method == "interval" else crown_ranges(network, mine)
-        lowest = margins(network, ranges, mine, y[open_], through=method == "crown").amin(1)
-        spent = (time.perf_counter() - before) / len(open_)
-        for i, margin in zip(open_.tolist(), lowest.tolist(), strict=True):
-            p = progress[i]
-            p.passes, p.seconds = p.passes + 1, p.seconds + spent
-            if margin > p.margin or not p.method:
-                p.margin, p.method = margin, method
+    def _together(self, method: str, batch: SampleBatch) -> None:
+        """Run a method on all open samples at once."""
+        left = [i for i, p in enumerate(batch.states) if not p.finished]
+        if left:
+            before = self.clock()
+            METHODS[method].run(batch, left)
+            for i in left:
+                batch.states[i].seconds += (self.clock() - before) / len(left)
+
+    def _one_by_one(self, method: str, batch: SampleBatch) -> None:
+        """Run a method on every open sample by itself, each within its time."""
+        for i, state in enumerate(batch.states):
+            if not state.finished:
+                before = self.clock()
+                METHODS[method].run(batch, [i], partial(self._expired, before + self.seconds))
+                state.seconds += self.clock() - before
+
+    def _expired(self, end: float) -> bool:
+        return self.clock() >= end
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: what it does to some samples of a batch, and whether it takes all of them at once."""
+
+    run: Callable[..., None]
+    whole_batch: bool = False
+
+
+def _interval(batch: SampleBatch, which: list[int]) -> None:
+    _propagate(batch, which, "interval")
+
+
+def _crown(batch: SampleBatch, which: list[int]) -> None:
+    _propagate(batch, which, "crown")
+
+
+def _propagate(batch: SampleBatch, which: list[int], method: str) -> None:
+    index = torch.tensor(which, dtype=torch.long, device=batch.y.device)
+    region, through = batch.region.rows(index), method == "crown"
+    ranges = crown_ranges(batch.network, region) if through else interval_ranges(batch.network, region)
+    lowest = margins(batch.network, ranges, region, batch.y[index], through=through)
+    for row, i in enumerate(which):
+        batch.states[i].add(method, float(lowest[row].min()), 1, "")
+        batch.ranges[i], batch.lowest[i] = ranges.rows(_single(row, batch.y)), lowest[row]
+
+
+def _single(i: int, like: Tensor) -> Tensor:
+    return torch.tensor([i], dtype=torch.long, device=like.device)
+
+
+def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
+    """Return the undecided neurons of a sample; None, with the reason noted, if it cannot be reduced to them."""
+    if i in batch.reduced:
+        return batch.reduced[i]
+    index = _single(i, batch.y)
+    if i not in batch.ranges or batch.states[i].method == "interval":
+        _crown(batch, [i])
+    reason = reducible(batch.network, batch.ranges[i])
+    if reason:
+        batch.states[i].add(method, -torch.inf, 0, reason)
+        return None
+    targets = (batch.lowest[i] <= 0).nonzero()[:, 0]
+    a = differences(batch.y[index], batch.network.classes)[0, targets]
+    batch.reduced[i] = reduce(batch.network, batch.ranges[i], batch.region.rows(index), a, targets)
+    return batch.reduced[i]
+
+
+def _optimised(batch: SampleBatch, which: list[int], expired: Callable[[], bool]) -> None:
+    i = which[0]
+    net = _undecided(batch, i, "optimised")
+    if net is None:
+        return
+    net, passes = tightened(net, STEPS, expired)
+    batch.reduced[i] = net
+    best, _, made = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
+    proved = batch.lowest[i][batch.lowest[i] > 0]
+    least = min([float(best.value.min()), *proved.tolist()])
+    batch.states[i].add("optimised", least, passes + made, "")
+
+
+def _branch_and_bound(batch: SampleBatch, which: list[int], expired: Callable[[], bool]) -> None:
+    i = which[0]
+    net = _undecided(batch, i, "branch-and-bound")
+    if net is None:
+        return
+
+    def misclassified(x: Tensor) -> Tensor:
+        return batch.network.values(x)[-1].argmax(1) != batch.y[i]
+
+    result = branch_and_bound(net, expired, misclassified)
+    proved = batch.lowest[i][batch.lowest[i] > 0]
+    batch.states[i].add("branch-and-bound", min([result.value, *proved.tolist()]), result.passes, result.stopped)
+    batch.states[i].counterexample = None if result.counterexample is None else result.counterexample.float()
+
+
+METHODS = {
+    "interval": Method(_interval, whole_batch=True),
+    "crown": Method(_crown, whole_batch=True),
+    "optimised": Method(_optimised),
+    "branch-and-bound": Method(_branch_and_bound),
+}
 
 
 def _certificate(p: ProofState, radius: float) -> Certificate:
-    stopped = "" if p.certified else f"{p.method}: the bound is not above 0"
+    certified = p.margin > 0
     return Certificate(
-        p.method, p.certified, radius, p.margin, p.passes, p.seconds, PRECISION, stopped, p.counterexample
+        p.method, certified, radius, p.margin, p.passes, p.seconds, PRECISION, p.stopped, p.counterexample
     )

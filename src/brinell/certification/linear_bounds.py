@@ -22,10 +22,13 @@ Choices = dict[int, tuple[Tensor, ...]]
 class Bound:
     """A lower bound on each linear function, (b, s), and what it was made of.
 
-    `at_input` are the coefficients on the input, `at` those on the output of every activation function.
+    The bound is the minimum over the region of `at_input`·x, plus `constant`, minus `slack`, the sum of all rounding
+    errors. `at_input` are the coefficients on the input, `at` those on the output of every activation function.
     """
 
     value: Tensor
+    constant: Tensor
+    slack: Tensor
     at_input: Tensor | None
     at: dict[int, Tensor]
 
@@ -60,7 +63,7 @@ def backward(
     Without `through`, the bound stops at activation functions and uses their ranges. `pushes` are coefficients, by
     node and of shape (b, *shape), that are added on the way: multipliers of constraints.
     """
-    total = torch.zeros(a.shape[:2], dtype=a.dtype, device=a.device)
+    total = slack = torch.zeros(a.shape[:2], dtype=a.dtype, device=a.device)
     coefficients, seen = {at: a}, {}
     for k in range(at, 0, -1):
         if k not in coefficients:
@@ -68,7 +71,7 @@ def backward(
         a, node = coefficients.pop(k), network.nodes[k]
         if pushes and k in pushes:
             a = a + pushes[k][:, None]
-        total = total - contract(a.abs(), ranges.noise[k])
+        slack = slack + contract(a.abs(), ranges.noise[k])
         if isinstance(node.operation, Affine):
             if node.operation.offset is not None:
                 total = total + contract(a, node.operation.offset)
@@ -84,9 +87,10 @@ def backward(
         for i, part in zip(node.inputs, parts, strict=True):
             coefficients[i] = coefficients[i] + part if i in coefficients else part
     if 0 not in coefficients:
-        return Bound(total, None, seen)
+        return Bound(total - slack, total, slack, None, seen)
     a = coefficients[0]
-    return Bound(total - contract(a.abs(), ranges.noise[0]) + region.least(a), a, seen)
+    slack = slack + contract(a.abs(), ranges.noise[0])
+    return Bound(total - slack + region.least(a), total, slack, a, seen)
 
 
 def _relaxed(a: Tensor, lines: Lines) -> tuple[Tensor, Tensor]:

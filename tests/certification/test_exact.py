@@ -1,0 +1,107 @@
+"""Branch and bound against exact answers, from enumerating every activation pattern of small networks."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import nn
+
+from brinell.attacks import APGD, FMN
+from brinell.certification import Bounds
+from brinell.core.threat import Linf, threat
+from brinell.ops import rng
+from brinell.ops.defaults import standard_defaults
+
+
+@standard_defaults()
+def world(seed: int, widths: tuple[int, ...]) -> nn.Sequential:
+    """A random fully connected ReLU network of three classes on inputs of the first width."""
+    sizes = [*widths, 3]
+    layers: list[nn.Module] = []
+    for i, (a, b) in enumerate(itertools.pairwise(sizes)):
+        layer = nn.Linear(a, b)
+        key = rng.fold(rng.keys(seed, torch.arange(b)), i)
+        layer.weight.data = rng.normal(key, (a,)) / a**0.5
+        layer.bias.data = 0.3 * rng.normal(rng.fold(key, 9), (1,))[:, 0]
+        layers += [layer, nn.ReLU()]
+    net = nn.Sequential(*layers[:-1]).eval().requires_grad_(False)
+    # All classes are equally likely at the centre of the box.
+    net[-1].bias -= net(torch.full((1, widths[0]), 0.5))[0]
+    return net
+
+
+def distance(net: nn.Sequential, x0: np.ndarray, y: int) -> float:
+    """The exact Linf distance within the box to another class: one linear program per activation pattern and class."""
+    linear = [(m.weight.double().numpy(), m.bias.double().numpy()) for m in net if isinstance(m, nn.Linear)]
+    hidden = [len(b) for _, b in linear[:-1]]
+    best, n = np.inf, len(x0)
+    ball = [[[*(s * np.eye(n)[i]), -1.0], s * x0[i]] for i in range(n) for s in (1.0, -1.0)]
+    for pattern in itertools.product((0.0, 1.0), repeat=sum(hidden)):
+        A, c, rows, ends, at = np.eye(n), np.zeros(n), [], [], 0
+        for w, b in linear[:-1]:
+            A, c = w @ A, w @ c + b
+            on = np.array(pattern[at : at + len(b)])
+            rows += list(-(2 * on - 1)[:, None] * A)
+            ends += list((2 * on - 1) * c)
+            A, c, at = on[:, None] * A, on * c, at + len(b)
+        A, c = linear[-1][0] @ A, linear[-1][0] @ c + linear[-1][1]
+        for j in set(range(3)) - {y}:
+            A_ub = [[*r, 0.0] for r in (*rows, A[y] - A[j])] + [row for row, _ in ball]
+            b_ub = [*ends, c[j] - c[y], *(end for _, end in ball)]
+            found = linprog([0.0] * n + [1.0], A_ub, b_ub, bounds=[(0, 1)] * n + [(0, None)])
+            best = min(best, found.fun if found.status == 0 else np.inf)
+    return float(best)
+
+
+@pytest.mark.parametrize("widths", [(2,), (2, 5), (3, 3, 3)], ids=["linear", "one layer", "two layers"])
+def test_branch_and_bound_is_exact(widths: tuple[int, ...]) -> None:
+    decided = 0
+    for seed in range(2):
+        net, x = world(seed, widths), rng.uniform(rng.keys(seed, torch.arange(2)), (widths[0],))
+        y = net(x).argmax(1)
+        for row in range(2):
+            exact = distance(net, x[row].double().numpy(), int(y[row]))
+            if not 0.01 < exact < 0.9:
+                continue
+            decided += 1
+            eps = torch.tensor([0.99 * exact, 1.01 * exact])
+            twice = x[row : row + 1].expand(2, -1)
+            near, far = Bounds(net, seconds=60).certify(twice, y[row : row + 1].expand(2), threat("Linf", eps))
+            assert near.certified and near.margin > 0 and not near.stopped
+            assert not far.certified and far.counterexample is not None
+            assert net(far.counterexample[None]).argmax() != y[row]
+    assert decided >= 2
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_no_attack_breaks_what_is_certified(norm: str) -> None:
+    """Random networks at radii where some samples are certified and some are broken."""
+    both = 0
+    for seed in range(2):
+        net, x = world(seed, (6, 6, 6)), rng.uniform(rng.keys(seed, torch.arange(8)), (6,))
+        y = net(x).argmax(1)
+        nearest = FMN(steps=60)(net, x, y, threat(norm, "inf"))
+        fooled, d = net(nearest).argmax(1) != y, threat(norm, 1.0).norm.size(nearest - x)
+        reach = float(d[fooled].median())
+        t = threat(norm, reach)
+        certified = torch.tensor([c.certified for c in Bounds(net, seconds=0.2).certify(x, y, t)])
+        broken = fooled & (d <= reach) | (net(APGD(steps=30)(net, x, y, t)).argmax(1) != y)
+        assert not (certified & broken).any()
+        both += bool(certified.any() and broken.any())
+    assert both >= 1
+
+
+def test_what_stays_open_says_which_method_stopped_where() -> None:
+    net, x = world(1, (6, 16, 16)), torch.full((1, 6), 0.5)
+    y = net(x).argmax(1)
+    for methods, word in (
+        (("interval",), "interval: the bound"),
+        (("crown", "branch-and-bound"), "branch-and-bound: "),
+    ):
+        given = Bounds(net, methods=methods).certify(x, y, Linf(0.5))[0]
+        assert given.stopped.startswith(word) and not given.certified
+    ticks = itertools.count()
+    given = Bounds(net, ("crown", "branch-and-bound"), 1.0, lambda: float(next(ticks))).certify(x, y, Linf(0.13))[0]
+    assert given.certified or "time limit" in given.stopped or "counterexample" in given.stopped
