@@ -19,6 +19,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.errors import InputError, one_of
 
+METHODS = ("interval", "crown", "optimised", "branch-and-bound")
 DEFAULT_METHODS = ("interval", "crown", "optimised", "branch-and-bound")
 PRECISION = "float64"
 NOT_POSITIVE = "the bound is not above 0"
@@ -104,7 +105,7 @@ class Bounds:
     def _batch(self, network: TracedNetwork, x: Tensor, y: Tensor, threat: Threat) -> list[Certificate]:
         batch = SampleBatch(network, Region.of(x, threat), y, [ProofState() for _ in x])
         for method in self.methods:
-            if METHODS[method].whole_batch:
+            if RUNNERS[method].whole_batch:
                 self._together(method, batch)
             else:
                 self._one_by_one(method, batch)
@@ -116,7 +117,7 @@ class Bounds:
         left = [i for i, p in enumerate(batch.states) if not p.finished]
         if left:
             before = self.clock()
-            METHODS[method].run(batch, left)
+            RUNNERS[method].run(batch, left)
             for i in left:
                 batch.states[i].seconds += (self.clock() - before) / len(left)
 
@@ -125,7 +126,7 @@ class Bounds:
         for i, state in enumerate(batch.states):
             if not state.finished:
                 before = self.clock()
-                METHODS[method].run(batch, [i], partial(self._expired, before + self.seconds))
+                RUNNERS[method].run(batch, [i], partial(self._expired, before + self.seconds))
                 state.seconds += self.clock() - before
 
     def _expired(self, end: float) -> bool:
@@ -207,7 +208,7 @@ def _branch_and_bound(batch: SampleBatch, which: list[int], expired: Callable[[]
     batch.states[i].counterexample = None if result.counterexample is None else result.counterexample.float()
 
 
-METHODS = {
+RUNNERS = {
     "interval": Method(_interval, whole_batch=True),
     "crown": Method(_crown, whole_batch=True),
     "optimised": Method(_optimised),
