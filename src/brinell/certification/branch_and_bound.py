@@ -160,7 +160,7 @@ def tightened(net: Undecided, steps: int, expired: Callable[[], bool]) -> tuple[
 
 
 @dataclass(eq=False)
-class Outcome:
+class Searched:
     """What branch and bound proved: a lower bound on all margins, passes, why it stopped, a candidate point."""
 
     value: float
@@ -171,7 +171,7 @@ class Outcome:
 
 def branch_and_bound(
     net: Undecided, expired: Callable[[], bool], misclassified: Callable[[Tensor], Tensor], most: int = MOST
-) -> Outcome:
+) -> Searched:
     """Split subproblems until every bound is positive, a point is misclassified, or the time is over."""
     fresh, kept, passes = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     waiting, proved = take(fresh, fresh.target[:0]), torch.inf
@@ -180,20 +180,20 @@ def branch_and_bound(
         proved = min([proved, *fresh.value[closed].tolist()])
         waiting = concat([waiting, take(fresh, ~closed)])
         if not len(waiting):
-            return Outcome(proved, passes)
+            return Searched(proved, passes)
         least = float(waiting.value.min())
         wrong = _wrong(net, kept, misclassified)
         if wrong is not None:
-            return Outcome(least, passes, "a counterexample was found", wrong)
+            return Searched(least, passes, "a counterexample was found", wrong)
         if expired():
-            return Outcome(least, passes, f"time limit, {len(waiting):,} subproblems open")
+            return Searched(least, passes, f"time limit, {len(waiting):,} subproblems open")
         if len(waiting) > most:
-            return Outcome(least, passes, f"memory, more than {most:,} subproblems open")
+            return Searched(least, passes, f"memory, more than {most:,} subproblems open")
         order = waiting.value.argsort()
         chosen, waiting = take(waiting, order[:BATCH]), take(waiting, order[BATCH:])
         children = _split(net, chosen)
         if children is None:
-            return Outcome(least, passes, "every neuron is split")
+            return Searched(least, passes, "every neuron is split")
         fresh, kept, made = optimise(net, net.margins.at(children.target), children, STEPS)
         passes += made + 1
 

@@ -134,7 +134,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Method:
+class Runner:
     """A method: what it does to some samples of a batch, and whether it takes all of them at once."""
 
     run: Callable[..., None]
@@ -209,10 +209,10 @@ def _branch_and_bound(batch: SampleBatch, which: list[int], expired: Callable[[]
 
 
 RUNNERS = {
-    "interval": Method(_interval, whole_batch=True),
-    "crown": Method(_crown, whole_batch=True),
-    "optimised": Method(_optimised),
-    "branch-and-bound": Method(_branch_and_bound),
+    "interval": Runner(_interval, whole_batch=True),
+    "crown": Runner(_crown, whole_batch=True),
+    "optimised": Runner(_optimised),
+    "branch-and-bound": Runner(_branch_and_bound),
 }
 
 
