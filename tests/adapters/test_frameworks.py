@@ -18,6 +18,8 @@ from brinell.attacks.catalogue import by_name
 from brinell.evaluation.plan import limited
 from brinell.models import from_jax, from_onnx, from_sklearn, from_tensorflow
 from brinell.models.adapters.bridge import FLOOR
+from brinell.models.by_name import load_model
+from brinell.ops import rng
 from brinell.testing import check_classifier
 
 pytestmark = [
@@ -258,13 +260,130 @@ def test_onnx(onnx, twins):
     check_classifier(c, twins.x)
     assert torch.allclose(c.forward(twins.x).logits, twins.net(twins.x), atol=1e-5)
     twins.same_outcomes(c, BLACK_BOX, brinell.Linf(0.1))
+    assert c.differentiable
+    twins.same_outcomes(c, brinell.attacks.PGD(steps=5), brinell.Linf(0.1))
+
+
+def exported(onnx, nodes, weights, shape, opset: int = 17, batch: "int | str" = "n") -> bytes:
+    """A model from nodes and arrays, with input x and output z."""
+    h, kind = onnx.helper, onnx.TensorProto.FLOAT
+    tensors = [onnx.numpy_helper.from_array(np.asarray(w), name) for name, w in weights.items()]
+    ends = [h.make_tensor_value_info("x", kind, [batch, *shape]), h.make_tensor_value_info("z", kind, None)]
+    graph = h.make_graph([h.make_node(*a, **k) for *a, k in nodes], "net", ends[:1], ends[1:], tensors)
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8).SerializeToString()
+
+
+def draw(*shape: int) -> np.ndarray:
+    return (rng.uniform(rng.keys(sum(shape), torch.arange(shape[0])), (*shape[1:], 1))[..., 0] - 0.5).numpy()
+
+
+def graphs() -> dict[str, tuple[list, dict]]:
+    conv = {"w": draw(4, 3, 3, 3), "b": draw(4), "s": draw(4), "m": draw(4), "v": draw(4) + 1, "k": draw(5, 4)}
+    pool = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    size = np.array([0, -1], np.int64)
+    return {
+        "convolutions": (
+            [
+                ("Conv", ["x", "w", "b"], ["a"], {"pads": [1, 0, 1, 2], "strides": [1, 2]}),
+                ("BatchNormalization", ["a", "s", "b", "m", "v"], ["c"], {}),
+                ("LeakyRelu", ["c"], ["d"], {"alpha": 0.2}),
+                ("MaxPool", ["d"], ["e"], {**pool, "pads": [1, 1, 0, 0]}),
+                ("GlobalAveragePool", ["e"], ["f"], {}),
+                ("Flatten", ["f"], ["g"], {}),
+                ("Gemm", ["g", "k"], ["z"], {"transB": 1, "alpha": 0.5}),
+            ],
+            conv,
+        ),
+        "shapes": (
+            [
+                ("Shape", ["x"], ["h"], {}),
+                ("Gather", ["h", "zero"], ["rows"], {"axis": 0}),
+                ("Unsqueeze", ["rows", "axis"], ["one"], {}),
+                ("Concat", ["one", "rest"], ["size"], {"axis": 0}),
+                ("Pad", ["x", "pads"], ["p"], {}),
+                ("Slice", ["p", "from", "to", "axes"], ["cut"], {}),
+                ("Transpose", ["cut"], ["t"], {"perm": [0, 1, 3, 2]}),
+                ("AveragePool", ["t"], ["u"], {"kernel_shape": [8, 4], "strides": [8, 4]}),
+                ("Reshape", ["u", "size"], ["r"], {}),
+                ("Clip", ["r", "low"], ["y"], {}),
+                ("Sigmoid", ["y"], ["q"], {}),
+                ("ReduceMean", ["x"], ["mean"], {"axes": [1, 2, 3], "keepdims": 1}),
+                ("Squeeze", ["mean", "last"], ["flat"], {}),
+                ("Mul", ["q", "flat"], ["product"], {}),
+                ("Sub", ["product", "y"], ["z"], {}),
+            ],
+            {
+                "zero": np.array(0), "axis": np.array([0]), "rest": np.array([-1]), "low": np.float32(0.3),
+                "pads": np.array([0, 0, 1, 0, 0, 0, 1, 0]), "from": np.array([1]), "to": np.array([9]),
+                "axes": np.array([2]), "last": np.array([2, 3]),
+            },
+        ),
+        "old softmax": (
+            [
+                ("Reshape", ["x", "size"], ["f"], {}),
+                ("MatMul", ["f", "k"], ["m"], {}),
+                ("Softmax", ["m"], ["p"], {}),
+                ("Log", ["p"], ["z"], {}),
+            ],
+            {"size": size, "k": draw(192, 6)},
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["convolutions", "shapes", "old softmax"])
+def test_onnx_gradients_are_those_of_finite_differences(onnx, name):
+    nodes, weights = graphs()[name]
+    c = from_onnx(exported(onnx, nodes, weights, (3, 8, 8), 11 if name == "old softmax" else 13), gradients=True)
+    x = rng.uniform(rng.keys(5, torch.arange(4)), (3, 8, 8))
+    assert c.differentiable
+    check_classifier(c, x)
+
+
+def test_onnx_without_gradients_says_why(onnx, tmp_path):
+    weights = {"k": draw(192, 6)}
+    nodes = [("Flatten", ["x"], ["f"], {}), ("MatMul", ["f", "k"], ["m"], {}), ("Sinh", ["m"], ["z"], {})]
+    path = tmp_path / "own.onnx"
+    path.write_bytes(exported(onnx, nodes, weights, (3, 8, 8)))
+    with pytest.warns(UserWarning, match="own is a black box.*Sinh is not translated"):
+        assert not load_model(str(path)).differentiable
+    with pytest.raises(ModelError, match="Sinh"):
+        from_onnx(path, gradients=True)
+    assert not from_onnx(path, gradients=False).differentiable
+
+
+def test_onnx_gradients_are_compared_with_onnxruntime(onnx, twins, monkeypatch):
+    from brinell.models.adapters import onnx_torch
+
+    plain = onnx_torch.operators
+    monkeypatch.setattr(onnx_torch, "operators", lambda v: {**plain(v), "Tanh": lambda v, a: 1.1 * v[0].tanh()})
+    with pytest.warns(UserWarning, match="differs from onnxruntime"):
+        assert not from_onnx(onnx_model(onnx, twins)).differentiable
+
+
+def test_onnx_probabilities_have_gradients_where_the_model_is_sure(onnx):
+    """The gradient of log p_i − log p_j is that of the logits, also where p_i rounds to 1."""
+    weights = {"k": draw(192, 6)}
+    nodes = [("Flatten", ["x"], ["f"], {}), ("MatMul", ["f", "k"], ["m"], {}), ("Softmax", ["m"], ["z"], {"axis": 1})]
+    c = from_onnx(exported(onnx, nodes, weights, (3, 8, 8)), outputs="probabilities")
+    x = rng.uniform(rng.keys(5, torch.arange(4)), (3, 8, 8)).requires_grad_()
+    logits = c.forward(x).logits
+    (grad,) = torch.autograd.grad((logits[:, 0] - logits[:, 1]).sum(), x)
+    wanted = torch.from_numpy(weights["k"][:, 0] - weights["k"][:, 1]).float()
+    assert c.differentiable and torch.allclose(grad.flatten(1), wanted.expand(4, -1), atol=1e-5)
+
+
+def test_an_onnx_file_is_a_model(onnx, twins, tmp_path):
+    path = tmp_path / "twin.onnx"
+    path.write_bytes(onnx_model(onnx, twins).SerializeToString())
+    run = brinell.evaluate(str(path), (twins.x, twins.y), brinell.Linf(0.1), "fgsm", progress=False, test=False)
+    assert run.identity.model.name == "twin" and run.robust_accuracy.k < run.clean_accuracy.k
 
 
 def test_onnx_files_batches_and_outputs(onnx, twins, tmp_path):
     path = tmp_path / "small.onnx"
     path.write_bytes(onnx_model(onnx, twins, rows=5).SerializeToString())
     fixed = from_onnx(path)
-    assert fixed.name == "small" and not fixed.differentiable and fixed.dtypes() == {"float32"}
+    assert fixed.name == "small" and fixed.differentiable and fixed.dtypes() == {"float32"}
     for n in (1, 5, 7, 24):
         assert torch.allclose(fixed.forward(twins.x[:n]).logits, twins.net(twins.x[:n]), atol=1e-5)
     back = travelled(fixed)

@@ -14,12 +14,14 @@ from torch import nn
 
 from brinell.errors import BrinellError, ModelError, PlanError, did_you_mean, first_line
 from brinell.models import zoo
+from brinell.models.adapters import from_onnx
 from brinell.models.demo import demo_net
 from brinell.models.wrap import wrap
 from brinell.results.run import open_runs
 
 # Suffixes of weight files.
-WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".keras", ".mat")
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".mat")
+ONNX = ".onnx"
 
 
 DEMO = "demo"
@@ -67,8 +69,8 @@ def _expanded(spec: str) -> list[str]:
 def load_model(spec: str) -> Any:
     """Load the model `spec`: "demo", a model of the zoo, an output folder of `brinell train`, or FILE.py:FACTORY.
 
-    A file with the weights of a zoo model works too; it is recognised by its SHA-256. package.module:FACTORY imports an
-    installed module, or one in the working directory.
+    An .onnx file is a model. So is a file with the weights of a zoo model, which is recognised by its SHA-256.
+    package.module:FACTORY imports an installed module, or one in the working directory.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
     >>> load_model("demo").name
@@ -87,6 +89,8 @@ def load_model(spec: str) -> Any:
         card = zoo.card_of_file(Path(spec))
         if card is not None:
             return zoo.load(card.name, checkpoint=spec)
+    if Path(spec).suffix == ONNX and Path(spec).is_file():
+        return from_onnx(spec)
     file, _, factory = spec.rpartition(":")
     path = Path(file)
     if DOTTED.fullmatch(file) and not path.is_file() and _importable(file):

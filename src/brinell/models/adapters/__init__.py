@@ -1,8 +1,8 @@
 """Classifiers from other frameworks, from functions and from HTTP services.
 
-One file per source: `function` (a numpy function), `http` (a scoring service), `jax`, `onnx`, `sklearn`, `tensorflow`.
-All use `bridge`: a torch module whose outputs, and gradients where they exist, another framework computes. A framework
-is imported only when its adapter is used.
+One file per source: `function` (a numpy function), `http` (a scoring service), `jax`, `onnx` (with gradients by
+`onnx_torch`), `sklearn`, `tensorflow`. All use `bridge`: a torch module whose outputs, and gradients where they exist,
+another framework computes. A framework is imported only when its adapter is used.
 """
 
 from brinell.models.adapters.function import from_function
