@@ -22,7 +22,7 @@ from brinell.storage import storage_error
 # The exit code of Typer after Ctrl-C.
 INTERRUPTED = 130
 AGAIN = "Interrupted. Run the same command again to continue."
-RESUME = "Interrupted. Run again with --resume and the same --out to continue."
+RESUME = "Interrupted. Run the same command again with --resume to continue."
 
 START = "Start here"
 MEASURE = "Measure a model"

@@ -16,6 +16,7 @@ from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, chunk_size
 from brinell.evaluation.prepare import prepare, stored_precision
 from brinell.results import Run
+from brinell.results.format.folders import AUTO, default_folder
 from brinell.results.format.manifest import MANIFEST
 from brinell.results.format.resume import NOTHING_STORED, StoredRows
 
@@ -54,13 +55,15 @@ def estimate(
         plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
         audit=audit, escalate=escalate,
     )  # fmt: skip
-    folder = Path(out) if resume and out is not None else None
+    folder = Path(out) if resume and out not in (None, AUTO) else None
     with precisions.exact(model.device):
         prepared = prepare(
             model, data, coerce.as_threat(threat), chosen,
             replace(how, precision=stored_precision(how.precision, folder)), individual=individual,
             adaptive=adaptive,
         )  # fmt: skip
+        if resume and out == AUTO:
+            folder = default_folder(prepared.identity())
         return predict(remaining_work(prepared, folder, escalate), seconds)
 
 

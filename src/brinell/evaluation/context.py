@@ -94,6 +94,8 @@ class PreparedEvaluation:
     """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
     """The model's fingerprint if it was computed already (that reads all weights), else None."""
+    name: str | None = None
+    """A name for the model instead of its own."""
     first_hashes: dict[int, str] | None = None
     """Hashes of the inputs of the first chunk by position, if they are no longer in memory."""
 
@@ -169,7 +171,7 @@ class PreparedEvaluation:
             "goal": self.context.criterion.name,
             "plan": self.plan.to_json(),
             "individual": self.individual,
-            "model": {"fingerprint": fingerprint, "name": c.name, "classes": self.first_logits.shape[1]},
+            "model": {"fingerprint": fingerprint, "name": self.name or c.name, "classes": self.first_logits.shape[1]},
             "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
             "seed": self.context.seed,
             "precision": self.context.precision,

@@ -34,6 +34,7 @@ from brinell.evaluation.progress import show_progress, watched
 from brinell.evaluation.rows import require_same_answers
 from brinell.finding import Finding
 from brinell.results import Run, SeedRuns, Writer, new_manifest
+from brinell.results.format.folders import AUTO, PARENT, default_folder, holds
 from brinell.results.format.manifest import MANIFEST, decode
 from brinell.results.format.resume import StoredOutcomes, StoredRows
 from brinell.results.format.schema import Evidence, counted, is_evidence
@@ -54,6 +55,7 @@ def evaluate(
     rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
     rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: Any = False,
+    name: str | None = None,
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
 
@@ -61,8 +63,10 @@ def evaluate(
     `brinell train`. `problem` is (x, y), a Dataset, a DataLoader, or what `brinell.data.load` reads, with options after
     commas ("cifar10-c,corruption=fog"). `plan` is a name, an attack, or a list of attacks.
 
-    Storage: without `out` the Run is in a new temporary folder. `resume=True` continues the interrupted Run in `out`.
-    `images=False` verifies adversarials without storing them.
+    Storage: `out="auto"` names the folder after the evaluation, in `runs/` (runs/demo-demo-linf-8_255-fast, …-2);
+    without `out` it is temporary. `resume=True` continues the interrupted Run in `out`. A finished Run of the same
+    evaluation in `out` is returned. `images=False` verifies adversarials without storing them. `name` is a name for
+    the model in reports.
     Attacks: `individual=True` runs every attack on all correct samples. `queries` limits the queries per sample, for
     plans without gradients. `targets` is the number of target classes, `steps` is the number of steps, and `rel_step`
     is their length as a multiple of eps, for weak plans such as "mm3-f20". `rank_by` ("fgsm", "pgd20" or an attack)
@@ -96,19 +100,19 @@ def evaluate(
         plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
         audit=audit, escalate=escalate,
     )  # fmt: skip
-    folder = None if out is None else Path(out)
-    stored = folder if resume else None
+    stored = Path(out) if resume and out is not None else None
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(
             model, data, coerce.as_threat(threat), chosen,
             replace(how, precision=stored_precision(how.precision, stored)), listener, expected=expected_clean_accuracy,
             individual=individual, device=launch.device, adaptive=adaptive,
         )  # fmt: skip
+        prepared.name = name
         begun = time.perf_counter()
         with launch.open(prepared.context, prepared.plan) as executor:
-            folder = folder or Path(tempfile.mkdtemp(prefix="brinell-"))
+            folder, resume = _folder(prepared, out, resume)
             if progress in (None, True) and launch.device is None:
-                announce_cost(prepared, stored, escalate)
+                announce_cost(prepared, folder if resume else None, escalate)
             with _writer(prepared, folder, resume, images) as writer, _resumable(prepared, folder, listener):
                 prepared.release_first()
                 kept = _kept(prepared.context.seed, Run.open(folder))
@@ -125,6 +129,22 @@ def _certified(run: Run, model: Classifier, data: Problem, method: Any, progress
     from brinell.evaluation.certificates.certify import certify
 
     return certify(run, model, data, method=None if method is True else method, progress=progress)
+
+
+def _folder(s: PreparedEvaluation, out: str | os.PathLike[str] | None, resume: bool) -> tuple[Path, bool]:
+    """Return the folder of the Run, and whether to resume: also where the folder holds this evaluation, finished."""
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="brinell-")), resume
+    folder = default_folder(s.identity()) if out == AUTO else Path(out)
+    if out == AUTO and resume and not (folder / MANIFEST).exists():
+        s.context.listener(Note(f"{PARENT} has no Run of this evaluation to resume: it starts in {folder}"))
+    if resume or not (folder / MANIFEST).exists():
+        return folder, resume
+    stored = holds(folder, s.identity())
+    if stored is None or not stored.finished:
+        return folder, False
+    s.context.listener(Note(f"{folder} holds this evaluation already, finished: nothing is computed again"))
+    return folder, True
 
 
 def _tests(test: bool | None) -> list[Examination]:
@@ -160,13 +180,15 @@ def evaluate_seeds(
 
 
 def over_seeds(
-    run: Callable[[int, Path | None], Run], seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None
+    run: Callable[[int, Path | str | None], Run], seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None
 ) -> SeedRuns:
     """Call `run` with each seed and the folder for its Run (None without `out`), and return the Runs together."""
     if seeds < 1:
         raise InputError(expected="at least 1 seed", got=f"{seeds} seeds", remedy="Write e.g. seeds=5 (--seeds 5).")
     chosen = range(seed, seed + seeds)
-    return SeedRuns(tuple(run(s, None if out is None else Path(out) / f"seed-{s}") for s in chosen))
+    if out is None or out == AUTO:
+        return SeedRuns(tuple(run(s, out) for s in chosen))
+    return SeedRuns(tuple(run(s, Path(out) / f"seed-{s}") for s in chosen))
 
 
 def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> Writer:

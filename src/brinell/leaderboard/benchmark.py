@@ -33,6 +33,7 @@ from brinell.leaderboard.definitions import Leaderboard, find_leaderboard
 from brinell.leaderboard.records import CORRUPTIONS_3D, RECORD, Record
 from brinell.models import zoo
 from brinell.results import Proportion, Run, SeedRuns
+from brinell.results.format.folders import AUTO
 from brinell.results.format.manifest import now
 
 if TYPE_CHECKING:
@@ -92,13 +93,13 @@ def benchmark(
     problem = points(chosen, data, n, preprocessing or (card and card.preprocessing))
     if chosen.ball is None:
         source = corrupted if callable(corrupted) else partial(_cell, chosen, _count(chosen, n), corrupted)
-        folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="brinell-"))
+        folder = Path(out) if out not in (None, AUTO) else Path(tempfile.mkdtemp(prefix="brinell-"))
         return _corrupted(chosen, model, label, facts, problem, source, strict, folder, resume)
     ball = chosen.ball if eps is None else threat_by_name(chosen.ball.norm.name, eps)
     violated = _violated(model, problem, ball, strict)
     run = evaluate(
         model, problem, ball, chosen.plan,
-        out=out, resume=resume, execution=execution, progress=progress, launch=launch,
+        out=out, resume=resume, execution=execution, progress=progress, launch=launch, name=name,
     )  # fmt: skip
     record = replace(records.of_run(run, dataset, threat, label, facts), restrictions=violated)
     record.write(run.path / RECORD)
@@ -121,7 +122,7 @@ def benchmark_seeds(
         )
     made: list[Record] = []
 
-    def run(s: int, folder: Path | None) -> Run:
+    def run(s: int, folder: Path | str | None) -> Run:
         made.append(benchmark(classifier, dataset, threat, seed=s, out=folder, **options))
         return Run.open(made[-1].run or "")
 

@@ -1,5 +1,7 @@
 """Print a Run, or the estimated cost of a Run, as text or as JSON."""
 
+import shlex
+
 from rich import box
 from rich.console import Console
 from rich.panel import Panel
@@ -45,6 +47,24 @@ def print_run(run: Run, console: Console) -> None:
     print_table(_stages(run), console)
     print_table(Panel(_summary(run), box=box.ROUNDED, expand=False), console)
     print_lines(console, run.sentence(), f"Run: {run.path}")
+
+
+def next_commands(run: Run, model: str, data: str) -> dict[str, str]:
+    """Return what one does next with a Run, and the command for it; `model` and `data` are as on the command line."""
+    folder, given = shlex.quote(str(run.path)), f"--model {shlex.quote(model)} --data {shlex.quote(data)}"
+    return {
+        "report": f"brinell report {folder} --data {shlex.quote(data)} --out report.html",
+        "check again": f"brinell verify {folder} {given}",
+        "share": f"brinell submit {folder} --out bundle.zip",
+    }
+
+
+def print_next(commands: dict[str, str]) -> None:
+    """Print commands to run next, one line each."""
+    console, width = Console(), max(map(len, commands))
+    console.print(Text("Next:", "bold"))
+    for what, command in commands.items():
+        console.print(Text(f"  {what:<{width}}  {command}"), soft_wrap=True)
 
 
 def output_estimate(estimate: Estimate, output: PrintFlags) -> None:

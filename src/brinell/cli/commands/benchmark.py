@@ -19,6 +19,7 @@ from brinell.leaderboard.benchmark import benchmark, benchmark_seeds
 from brinell.leaderboard.records import RECORD, Record
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Run, SeedRuns
+from brinell.results.format.folders import AUTO
 from brinell.untrusted import cleaned, read_json
 
 
@@ -51,7 +52,7 @@ def command(
         bool,
         typer.Option("--anyway", help="Measure a model even if it violates a restriction. The record states this."),
     ] = False,
-    out: options.Out = None,
+    out: options.NamedOut = None,
     resume: options.Resume = False,
     seeds: options.Seeds = None,
     plot: options.Plot = None,
@@ -73,7 +74,7 @@ def command(
         "progress": output.progress, "launch": chosen.launcher(workers, ray), **execution.arguments(),
     }  # fmt: skip
 
-    def measure(m: Classifier, folder: Path | None) -> Record | SeedRuns:
+    def measure(m: Classifier, folder: Path | str | None) -> Record | SeedRuns:
         if seeds is None:
             return benchmark(m, dataset, threat, out=folder, **how)
         return benchmark_seeds(m, dataset, threat, seeds=seeds, out=folder, **how)[1]
@@ -82,7 +83,7 @@ def command(
         own_folder = model_folders(out)
         show_models(across_models(model, lambda m, _: measure(m, own_folder(m))), plot, output)
         return
-    result = measure(load.model(only), out)
+    result = measure(load.model(only), AUTO if out is None else out)
     if isinstance(result, SeedRuns):
         output_seeds(result, output)
     else:

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from brinell.cli._shared import chosen, options
-from brinell.cli._shared.run_output import output_estimate, output_run, output_seeds
+from brinell.cli._shared.run_output import next_commands, output_estimate, output_run, output_seeds, print_next
 from brinell.cost.estimate import estimate
 from brinell.errors import InputError, PlanError
 from brinell.evaluation.evaluate import evaluate, evaluate_seeds
 from brinell.reliability.attach import NOT_MADE, WithProbe, WithTest
+from brinell.results.format.folders import AUTO
 
 
 def command(
@@ -18,7 +19,8 @@ def command(
     plan: options.Plan = "autoattack",
     attacks: options.Attacks = None,
     n: options.N = None,
-    out: options.Out = None,
+    out: options.NamedOut = None,
+    name: options.ModelName = None,
     resume: options.Resume = False,
     execution: options.ExecutionFlags,
     seeds: options.Seeds = None,
@@ -98,7 +100,7 @@ def command(
         )
     inputs = (*target.load(n, part), chosen_plan)
     how: dict[str, Any] = {
-        "out": out, "resume": resume, "individual": individual, "escalate": escalate,
+        "out": AUTO if out is None else out, "resume": resume, "individual": individual, "escalate": escalate,
         "queries": queries, "targets": targets, "steps": steps, "rel_step": rel_step, "rank_by": rank_by,
         "rank_eps": rank_eps, "adaptive": adaptive,
         "audit": None if audit is None else options.share(audit, "--audit"), **execution.arguments(),
@@ -116,7 +118,7 @@ def command(
         how["expected_clean_accuracy"] = options.share(expected_clean_accuracy, "--expected-clean-accuracy")
     extras = ((WithTest(progress=output.progress), test), (WithProbe(progress=output.progress), probe))
     how |= {
-        "progress": output.progress, "images": not no_images,
+        "name": name, "progress": output.progress, "images": not no_images,
         "launch": chosen.launcher(workers, ray), "also": [extra for extra, wanted in extras if wanted],
         "test": None if test else test, "certify": certify,
     }  # fmt: skip
@@ -128,3 +130,5 @@ def command(
         if check["message"].startswith(NOT_MADE):
             typer.echo(f"{check['name']} {check['message']}", err=True)
     output_run(run, output)
+    if not output.json:
+        print_next(next_commands(run, target.model, target.data))

@@ -1,0 +1,22 @@
+"""Without --out a Run lies in runs/, and the last lines say where and what to do with it."""
+
+from pathlib import Path
+from typing import Any
+
+CALL = ("evaluate", "--model", "demo", "--data", "demo", "--n", "8", "--eps", "8/255", "--plan", "fgsm", "-q")
+
+
+def test_the_folder_and_the_next_commands_end_the_output(brinell: Any, here: Path) -> None:
+    result = brinell(*CALL, "--name", "Mine")
+    folder = "runs/Mine-demo-linf-8_255-fgsm"
+    assert result.code == 0 and (here / folder / "manifest.json").exists()
+    tail = result.out.split("Run: ")[1].splitlines()
+    assert tail[0] == folder
+    assert [line.split()[-1] for line in tail[2:]] == ["report.html", "demo", "bundle.zip"]
+    # The commands work as they are printed.
+    for line in tail[2:]:
+        command = line.partition("brinell ")[2].split()
+        assert brinell(*command).code == 0, line
+    assert brinell(*CALL, "--name", "Mine").code == 0
+    assert [p.name for p in (here / "runs").iterdir()] == [Path(folder).name]
+    assert brinell(*CALL, "--name", "Mine", "--json").out.rstrip().endswith("}")
