@@ -50,23 +50,24 @@ def calibrate(net: nn.Module, x: Tensor, y: Tensor, norm: str, low: float, high:
     return threat(norm, float(f"{low:.3g}"))
 
 
-def by_reference(name: str, references: Path, ids: set[int], stages: Stages) -> tuple[set[int], int, bool]:
-    """What `autoattack` left of these samples, its passes, and whether it is finished.
+def by_reference(name: str, references: Path, fast: brinell.Run, stages: Stages) -> tuple[set[int] | None, int]:
+    """What `autoattack` left of the samples of `fast`, and its passes; None for the former if there is no reference.
 
-    A recorded outcome has no passes. They are then those of a survivor, times the number of survivors: the least that
+    Without the rows of a reference the passes are those of a survivor, times the number of survivors: the least that
     `autoattack` spends, since broken samples take some too.
     """
     from validation_networks import RECORDED, recorded_flags
 
+    ids, each = set(fast.rows()["sample_id"].to_pylist()), sum(f + b for f, b in map(most_passes, stages))
     if name in RECORDED:
         left = {i for i, robust in enumerate(recorded_flags(name)) if robust} & ids
-        each = sum(f + b for f, b in map(most_passes, stages))
-        return left, each * len(left), True
-    full = brinell.Run.open(references / name)
+        return left, each * len(left)
+    if not (references / name).exists() or not (full := brinell.Run.open(references / name)).finished:
+        return None, each * len(fast.survivors())
     # The samples of a reference are the first ones of the same data under the same ids.
     rows = [r for r in full.rows().to_pylist() if r["sample_id"] in ids]
     fell = {r["sample_id"] for r in rows if r["broken"] and r["verified"]}
-    return ids - fell, sum(r["forwards"] + r["backwards"] for r in rows), full.finished
+    return ids - fell, sum(r["forwards"] + r["backwards"] for r in rows)
 
 
 def most_passes(stage: Stage) -> tuple[int, int]:
@@ -78,6 +79,8 @@ def most_passes(stage: Stage) -> tuple[int, int]:
 def evaluate_fast(w: Any, references: Path, seed: int = 0) -> brinell.Run:
     """The Run of `fast` on a network, kept beside the references; an interrupted one goes on."""
     out = references / f"{w.name}.fast-{len(w.y)}-{seed}"
+    if out.exists() and (run := brinell.Run.open(out)).finished:
+        return run
     options: dict[str, Any] = {"seed": seed, "device": "cpu", "progress": False, "out": out, "resume": out.exists()}
     return brinell.evaluate(w.net, (w.x, w.y), w.threat, "fast", **options)
 
@@ -91,14 +94,17 @@ def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any
     layers = fast.layers
     assert layers is not None
     ids, mine = set(range(len(w.y))), set(fast.survivors().tolist())
-    left, theirs, finished = by_reference(name, references, ids, by_name("autoattack").stages_for(w.threat))
+    left, theirs = by_reference(name, references, fast, by_name("autoattack").stages_for(w.threat))
+    compared = left is not None
+    left = mine if left is None else left
     pursuit = ids - {
         r["sample_id"] for r in fast.rows().to_pylist() if r["broken"] and r["attack"] in ("clean", "pursuit")
     }
     passes = {"fast": fast.cost.forwards + fast.cost.backwards, "autoattack": theirs}
     return {
-        "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "finished": finished,
-        "clean": fast.clean_accuracy.k, "fast": len(mine), "autoattack": len(left), "pursuit": len(pursuit),
+        "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "compared": compared,
+        "clean": fast.clean_accuracy.k, "fast": len(mine), "autoattack": len(left) if compared else None,
+        "pursuit": len(pursuit),
         "only_autoattack": sorted(mine - left), "only_fast": sorted(left - mine),
         "missed_by_pursuit": sorted(pursuit - left), "verdict": fast.verdict.level,
         "reasons": list(fast.verdict.reasons),
@@ -117,17 +123,18 @@ def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any
 def table(folder: Path) -> str:
     """One line per network, then how often each layer was wrong."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    found = [d for d in found if "spoke" in d]
     lines = [
         "| network | threat | n | Pursuit alone | `fast` | `autoattack` | broken by autoattack only | by fast only "
         "| verdict | passes, % of autoattack's |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for d in found:
-        shown = [f"{100 * d[k] / d['n']:.1f} %" for k in ("pursuit", "fast", "autoattack")]
+        compared = d["autoattack"] is not None
+        shown = ["–" if d[k] is None else f"{100 * d[k] / d['n']:.1f} %" for k in ("pursuit", "fast", "autoattack")]
+        different = [str(len(d[k])) if compared else "–" for k in ("only_autoattack", "only_fast")]
         lines.append(
-            f"| {d['network']} | {d['threat']} | {d['n']} | {' | '.join(shown)} | {len(d['only_autoattack'])} "
-            f"| {len(d['only_fast'])} | {d['verdict']} | {100 * d['share']:.1f} |"
+            f"| {d['network']} | {d['threat']} | {d['n']} | {' | '.join([*shown, *different])} | {d['verdict']} "
+            f"| {100 * d['share']:.1f} |"
         )
     shares = [100 * d["share"] for d in found]
     lines += ["", f"{len(found)} networks; passes in the median {median(shares):.1f} % of those of `autoattack`.", ""]
