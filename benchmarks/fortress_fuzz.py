@@ -38,6 +38,9 @@ from brinell.data.array_formats import cifar, idx, images
 from brinell.data.image_folders import Images, Preprocessing
 from brinell.data.local_files import read_file
 from brinell.data.matlab import read_mat
+from brinell.dossier.groups import read_groups
+from brinell.dossier.keys import new_key, read_key
+from brinell.dossier.system import declared, template
 from brinell.errors import BrinellError, InputError, MissingExtra, printable
 from brinell.fetch import unpack as unpack_archive
 from brinell.leaderboard.records import Record, read_folder
@@ -518,6 +521,25 @@ def number_text(folder: Path) -> Path:
     return folder / "eps.txt"
 
 
+def system(folder: Path) -> Path:
+    """Write the description of a system for a dossier."""
+    level = '[[levels]]\nmeasure = "robust"\nnorm = "Linf"\neps = "8/255"\nat_least = 40\n'
+    (folder / "system.toml").write_text(template() + level)
+    return folder / "system.toml"
+
+
+def groups(folder: Path) -> Path:
+    """Write subgroups of samples for a dossier."""
+    (folder / "groups.csv").write_text("id,age,sex\n0,young,f\n1,old,m\n2,old,\n")
+    return folder / "groups.csv"
+
+
+def private_key(folder: Path) -> Path:
+    """Write a private key for dossiers."""
+    new_key(folder / "key.pem")
+    return folder / "key.pem"
+
+
 def onnx_model(folder: Path) -> Path:
     """Write an ONNX model: one matrix product."""
     from onnx import TensorProto, helper, numpy_helper
@@ -569,6 +591,9 @@ KINDS = (
     Kind("answer of a service", answer, read_answer, sealed_json),
     Kind("table of corruptions", table, lambda path: Baseline.named(path)),
     Kind("eps", number_text, lambda path: Linf(path.read_bytes().decode("latin-1"))),
+    Kind("system of a dossier (TOML)", system, declared),
+    Kind("subgroups of a dossier (CSV)", groups, lambda path: read_groups(path, range(3))),
+    Kind("key of a dossier", private_key, read_key),
     Kind("ONNX", onnx_model, read_onnx),
 )
 

@@ -1,18 +1,12 @@
 """What a user declares about a system, in a TOML file: purpose, data, threat, units, levels and risks."""
 
-import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brinell.errors import InputError, did_you_mean, error_text
-from brinell.untrusted import cleaned, parse_number, read_plain
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same module under its earlier name
-    import tomli as tomllib
+from brinell.untrusted import cleaned, parse_number, parse_toml, read_toml
 
 MEASURES = ("clean", "robust", "certified")
 LEVEL_KEYS = ("measure", "norm", "eps", "at_least")
@@ -59,10 +53,10 @@ def declared(path: Path | None = None) -> Declared:
     >>> declared().fields["system"]["name"], declared().per_unit
     ('', 255.0)
     """
-    known = tomllib.loads(template())
+    known = parse_toml(template())
     try:
-        given = {} if path is None else cleaned(tomllib.loads(read_plain(path).decode("utf-8")))
-    except (OSError, ValueError) as error:  # tomllib's error is a ValueError
+        given = {} if path is None else cleaned(read_toml(path))
+    except (OSError, ValueError) as error:
         raise _bad(
             path, error_text(error), "Correct the file; brinell dossier --template prints an empty one."
         ) from None

@@ -34,7 +34,7 @@ def parse_json(text: bytes | str, finite: bool = True) -> Any:
         data = json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
-    _refuse_extremes(data, finite)
+    refuse_extremes(data, finite)
     return data
 
 
@@ -47,8 +47,8 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"the value {name}, which is not valid JSON")
 
 
-def _refuse_extremes(data: Any, finite: bool) -> None:
-    """Raise a ValueError for deep nesting and for numbers out of range; no recursion, level by level."""
+def refuse_extremes(data: Any, finite: bool = True, kind: str = "JSON") -> None:
+    """Raise a ValueError for data that is nested deeply and for numbers out of range; no recursion, level by level."""
     level = [data]
     for _ in range(DEEPEST):
         inner: list[Any] = []
@@ -64,4 +64,4 @@ def _refuse_extremes(data: Any, finite: bool) -> None:
         if not inner:
             return
         level = inner
-    raise ValueError(f"JSON that is nested too deeply, in more than {DEEPEST} levels")
+    raise ValueError(f"{kind} that is nested too deeply, in more than {DEEPEST} levels")
