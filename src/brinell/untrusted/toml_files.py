@@ -26,7 +26,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     ValueError: TOML that is nested too deeply
     """
     try:
-        data = tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
         raise ValueError("TOML that is nested too deeply") from None
     refuse_extremes(data, kind="TOML")
