@@ -70,6 +70,17 @@ def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
     return f"Add a channel axis: x[:, None]. {advice}" if len(shape) == 2 else advice
 
 
+def check_input_size(classifier: Classifier, x: Tensor) -> list[Finding]:
+    """Check that inputs have the shape that the model was trained on, if it is known."""
+    if classifier.inputs is None:
+        return []
+    wanted, given = (" × ".join(map(str, shape)) for shape in (classifier.inputs.shape, x.shape[1:]))
+    if wanted == given:
+        return [Finding("input size", "ok", f"inputs are {given}, as in training")]
+    message = f"The model was trained on inputs of {wanted}, these are {given}: resize and crop them."
+    return [Finding("input size", "warn", message)]
+
+
 def single_logit(logits: Tensor) -> list[str]:
     """Return a list with a note if the model has a single logit z, evaluated as logits (0, z); else an empty list."""
     if logits.shape[1] == 2 and not bool(logits[:, 0].any()):

@@ -21,6 +21,16 @@ class Output:
     features: Doubles | None = None
 
 
+@dataclass(frozen=True)
+class ExpectedInputs:
+    """The inputs that a model was trained on: their shape, and how a picture gets it (resize, crop, interpolation)."""
+
+    shape: tuple[int, ...]
+    resize: int | tuple[int, int] | None = None
+    crop: int | None = None
+    interpolation: str = "bilinear"
+
+
 class Classifier:
     """A map from inputs in the unit box to one row of logits each, by default differentiable through autograd.
 
@@ -63,6 +73,11 @@ class Classifier:
     @property
     def references(self) -> References | None:
         """Model outputs for natural inputs that the detector accepts, which matching attacks imitate; None: unknown."""
+        return None
+
+    @property
+    def inputs(self) -> ExpectedInputs | None:
+        """The inputs that the model was trained on; None: unknown."""
         return None
 
     @property

@@ -83,6 +83,19 @@ def load(
     return first_samples(problem, n)
 
 
+def takes_preprocessing(source: str | os.PathLike[str]) -> bool:
+    """Return whether the source holds pictures, which a preprocessing resizes and crops.
+
+    >>> takes_preprocessing("imagenet"), takes_preprocessing("cifar10")
+    (True, False)
+    """
+    name = os.fspath(source)
+    if name in SETS:
+        return "preprocessing" in SETS[name].layout.options
+    path = Path(name.removeprefix(FOLDER)).expanduser()
+    return path.is_dir() and not local_files.published(path) and any(p.is_dir() for p in path.iterdir())
+
+
 def arrays(source: str | os.PathLike[str], split: str = "train") -> dict[str, Any]:
     """Return the arrays x (bytes, or floats in [0, 1]) and y of a data set, a file or a folder, for training."""
     s = SETS.get(os.fspath(source))

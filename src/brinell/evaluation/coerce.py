@@ -10,14 +10,15 @@ from torch import nn
 from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
 from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Chunk, Problem, first_samples, sample_hashes
-from brinell.core.model import Classifier
+from brinell.core.model import Classifier, ExpectedInputs
 from brinell.core.plan import Plan, Stage
 from brinell.core.plan import plan as make_plan
 from brinell.core.ranking import MaltRanking
 from brinell.core.samples import is_pairs
 from brinell.core.threat import Threat
 from brinell.core.threat import from_json as threat_from_json
-from brinell.data.load import load
+from brinell.data.image_folders import Preprocessing
+from brinell.data.load import load, takes_preprocessing
 from brinell.errors import BrinellError, InputError, ModelError, PlanError, RunError, ThreatError, first_line
 from brinell.evaluation.plan import audited, limited, ranked, with_steps, with_targets
 from brinell.models.by_name import load_model
@@ -78,22 +79,37 @@ def _device(device: torch.device | str) -> torch.device:
     return chosen
 
 
-def as_problem(problem: Any, n: int | None = None, part: str | None = None) -> Problem:
+def as_problem(
+    problem: Any, n: int | None = None, part: str | None = None, inputs: ExpectedInputs | None = None
+) -> Problem:
     """Return a Problem, given a Problem, (x, y), a Dataset, a DataLoader, or a source for `brinell.data.load`.
 
     Options of `brinell.data.load` follow the source after commas. `n` keeps the first n samples; of these,
-    `part="2/4"` keeps the second quarter.
+    `part="2/4"` keeps the second quarter. Pictures get the size of the model's
+    `inputs`, unless an option says otherwise.
 
     >>> len(as_problem("demo", 100, "1/4"))
     25
     """
     if isinstance(problem, str | os.PathLike):
         source, options = data_options(os.fspath(problem))
+        if inputs is not None and "preprocessing" not in options and takes_preprocessing(source):
+            options["preprocessing"] = Preprocessing(inputs.resize, inputs.crop, inputs.interpolation)
         problem = load(source, n, **options)
     elif not isinstance(problem, Problem):
         pair = isinstance(problem, tuple | list) and len(problem) == 2 and not is_pairs(problem)
         problem = first_samples(Problem(*problem) if pair else Problem(problem), n)
     return problem if part is None else _part(problem, part)
+
+
+def as_model_and_data(
+    classifier: Any, problem: Any, device: torch.device | str | None = None
+) -> tuple[Classifier, Problem]:
+    """Return the classifier and the problem; pictures named by a text get the size that the model was trained on."""
+    if isinstance(classifier, str | os.PathLike):
+        classifier = as_classifier(classifier)
+    data = as_problem(problem, inputs=getattr(classifier, "inputs", None))
+    return as_classifier(classifier, device, data), data
 
 
 def data_options(text: str) -> tuple[str, dict[str, Any]]:

@@ -94,8 +94,7 @@ def evaluate(
     coerce.require_folder(resume, out)
     options = {"seed": seed, "slots": slots, "precision": precision, "execution": execution, "device": device}
     how = Execution.from_options(options)
-    data = coerce.as_problem(problem)
-    model = coerce.as_classifier(classifier, how.device, data)
+    model, data = coerce.as_model_and_data(classifier, problem, how.device)
     chosen = coerce.as_plan(
         plan, targets=targets, steps=steps, rel_step=rel_step, rank_by=rank_by, rank_eps=rank_eps, queries=queries,
         audit=audit, escalate=escalate,

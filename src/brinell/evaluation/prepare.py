@@ -171,7 +171,13 @@ def _run_checks(
         checks = [_expected_noise(c) if c.name == "randomised" else c for c in checks]
     gradients = run_gradient_checks(oracle, plan, threat, x, y, logits, notes)
     differences = check_differences(oracle, threat, x, y) if steady and plan.needs_gradients else []
-    return [*checks, *gradients, *differences, *model_checks.describe_access(oracle.classifier)]
+    return [
+        *checks,
+        *gradients,
+        *differences,
+        *model_checks.describe_access(oracle.classifier),
+        *model_checks.check_input_size(oracle.classifier, x),
+    ]
 
 
 def _capturable(execution: str, device: torch.device, checks: list[Finding], plan: Plan) -> bool:

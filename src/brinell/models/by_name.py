@@ -17,6 +17,7 @@ from brinell.models import zoo
 from brinell.models.adapters import from_onnx
 from brinell.models.demo import demo_net
 from brinell.models.wrap import wrap
+from brinell.models.zoo.pretrained import TIMM_PREFIX, load_timm
 from brinell.results.run import open_runs
 
 # Suffixes of weight files.
@@ -69,7 +70,8 @@ def _expanded(spec: str) -> list[str]:
 def load_model(spec: str) -> Any:
     """Load the model `spec`: "demo", a model of the zoo, an output folder of `brinell train`, or FILE.py:FACTORY.
 
-    An .onnx file is a model. So is a file with the weights of a zoo model, which is recognised by its SHA-256.
+    timm:NAME is a model of timm, with its own normalisation. An .onnx file is a model. So is a file with the weights of
+    a zoo model, which is recognised by its SHA-256.
     package.module:FACTORY imports an installed module, or one in the working directory.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
 
@@ -89,6 +91,8 @@ def load_model(spec: str) -> Any:
         card = zoo.card_of_file(Path(spec))
         if card is not None:
             return zoo.load(card.name, checkpoint=spec)
+    if spec.startswith(TIMM_PREFIX):
+        return load_timm(spec.removeprefix(TIMM_PREFIX))
     if Path(spec).suffix == ONNX and Path(spec).is_file():
         return from_onnx(spec)
     file, _, factory = spec.rpartition(":")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.core.model import Classifier, Output
+from brinell.core.model import Classifier, ExpectedInputs, Output
 from brinell.core.references import References
 from brinell.errors import ModelError
 from brinell.models.detector import Detector, as_detector
@@ -70,6 +70,7 @@ class TorchClassifier(Classifier):
     detector: Detector | None = None
     features: str = ""
     foreign_dtypes: frozenset[str] = frozenset()
+    inputs: ExpectedInputs | None = None
     _known: dict[str, torch.dtype] = field(default_factory=dict, repr=False)
 
     @property
@@ -186,6 +187,7 @@ def wrap(
     differentiable: bool = True,
     detector: Any = None,
     features: str = "",
+    inputs: ExpectedInputs | None = None,
 ) -> TorchClassifier:
     """Wrap a torch module with inputs in [0, 1] as a classifier; `mean` and `std` are applied inside.
 
@@ -193,7 +195,7 @@ def wrap(
     stores them as failed checks. `differentiable=False` marks a black box. `detector` is a module or function that
     rejects an input if its score is positive; `brinell.calibrated` sets another threshold. The names of its arguments
     decide what the detector receives: x (the input in [0, 1]), logits, features. `features` names the layer of the
-    module that provides the features.
+    module that provides the features. `inputs` says what the model was trained on; other inputs get a warning.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
     >>> wrap(net, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2)).forward(torch.rand(2, 3, 2, 2)).logits.shape
@@ -239,4 +241,6 @@ def wrap(
         )
     rejects = None if detector is None else as_detector(detector)
     m, s = (None if v is None else v.to(device) for v in (mean_column, std_column))
-    return TorchClassifier(module, m, s, label, frozenset(allow), differentiable, device, rejects, features)
+    return TorchClassifier(
+        module, m, s, label, frozenset(allow), differentiable, device, rejects, features, inputs=inputs
+    )

@@ -21,9 +21,9 @@ def only_model(specs: Sequence[str]) -> str | None:
     return models[0][1] if len(models) == 1 and not models[0][0] else None
 
 
-def data(spec: str, n: int | None, part: str | None) -> Problem:
-    """Return the samples that --data, --n and --part select."""
-    return coerce.as_problem(spec, n, part)
+def data(spec: str, n: int | None, part: str | None, model: Classifier | None = None) -> Problem:
+    """Return the samples that --data, --n and --part select; pictures get the size that the model expects."""
+    return coerce.as_problem(spec, n, part, None if model is None else model.inputs)
 
 
 def data_of(run: Run, spec: str | None, n: int | None) -> Problem:

@@ -108,7 +108,8 @@ class TargetFlags:
         from brinell.cli._shared import load
         from brinell.core.threat import threat
 
-        return load.model(self.model), load.data(self.data, n, part), threat(self.norm, self.eps)
+        model = load.model(self.model)
+        return model, load.data(self.data, n, part, model), threat(self.norm, self.eps)
 
 
 @dataclass(frozen=True)

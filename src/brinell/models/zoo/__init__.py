@@ -2,7 +2,7 @@
 
 A `Card` (`card`) holds what is known about a model. `load` builds its network, gets its files (`fetch`), reads
 them without running code and renames the tensors (`weights`). `check` compares the clean accuracy with the published
-one. The command `brinell zoo` and `brinell.models.load` call this.
+one. `pretrained` loads models of timm by name. The command `brinell zoo` and `brinell.models.load` call this.
 """
 
 from brinell.models.zoo.card import Card, cards, find
