@@ -1,5 +1,6 @@
 """Branch and bound against exact answers, from enumerating every activation pattern of small networks."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -32,6 +33,13 @@ def world(seed: int, widths: tuple[int, ...]) -> nn.Sequential:
     return net
 
 
+@functools.cache
+def known(seed: int, widths: tuple[int, ...], row: int) -> float:
+    x = rng.uniform(rng.keys(seed, torch.arange(2)), (widths[0],))
+    net = world(seed, widths)
+    return distance(net, x[row].double().numpy(), int(net(x).argmax(1)[row]))
+
+
 def distance(net: nn.Sequential, x0: np.ndarray, y: int) -> float:
     """The exact Linf distance within the box to another class: one linear program per activation pattern and class."""
     linear = [(m.weight.double().numpy(), m.bias.double().numpy()) for m in net if isinstance(m, nn.Linear)]
@@ -55,20 +63,24 @@ def distance(net: nn.Sequential, x0: np.ndarray, y: int) -> float:
     return float(best)
 
 
+METHODS = ("crown", "branch-and-bound"), ("crown", "milp")
+
+
+@pytest.mark.parametrize("methods", METHODS, ids=["split", "milp"])
 @pytest.mark.parametrize("widths", [(2,), (2, 5), (3, 3, 3)], ids=["linear", "one layer", "two layers"])
-def test_branch_and_bound_is_exact(widths: tuple[int, ...]) -> None:
+def test_the_exact_methods_are_exact(widths: tuple[int, ...], methods: tuple[str, ...]) -> None:
     decided = 0
     for seed in range(2):
         net, x = world(seed, widths), rng.uniform(rng.keys(seed, torch.arange(2)), (widths[0],))
         y = net(x).argmax(1)
         for row in range(2):
-            exact = distance(net, x[row].double().numpy(), int(y[row]))
+            exact = known(seed, widths, row)
             if not 0.01 < exact < 0.9:
                 continue
             decided += 1
             eps = torch.tensor([0.99 * exact, 1.01 * exact])
             twice = x[row : row + 1].expand(2, -1)
-            near, far = Bounds(net, seconds=60).certify(twice, y[row : row + 1].expand(2), threat("Linf", eps))
+            near, far = Bounds(net, methods, seconds=60).certify(twice, y[row : row + 1].expand(2), threat("Linf", eps))
             assert near.certified and near.margin > 0 and not near.stopped
             assert not far.certified and far.counterexample is not None
             assert net(far.counterexample[None]).argmax() != y[row]

@@ -4,13 +4,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from brinell.certification.branch_and_bound import ROOT_STEPS, STEPS, branch_and_bound, optimise, roots, tightened
+from brinell.certification.branch_and_bound import (
+    ROOT_STEPS,
+    STEPS,
+    Searched,
+    branch_and_bound,
+    optimise,
+    roots,
+    tightened,
+)  # fmt: skip
 from brinell.certification.interval import Ranges, Region, interval_ranges
 from brinell.certification.linear_bounds import MEMORY, crown_ranges, differences, margins
+from brinell.certification.milp import exact
 from brinell.certification.network import TracedNetwork
 from brinell.certification.trace import trace
 from brinell.certification.undecided import Undecided, reduce, reducible
@@ -19,7 +29,7 @@ from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.errors import InputError, one_of
 
-METHODS = ("interval", "crown", "optimised", "branch-and-bound")
+METHODS = ("interval", "crown", "optimised", "branch-and-bound", "milp")
 DEFAULT_METHODS = ("interval", "crown", "optimised", "branch-and-bound")
 PRECISION = "float64"
 NOT_POSITIVE = "the bound is not above 0"
@@ -126,11 +136,12 @@ class Bounds:
         for i, state in enumerate(batch.states):
             if not state.finished:
                 before = self.clock()
-                RUNNERS[method].run(batch, [i], partial(self._expired, before + self.seconds))
+                RUNNERS[method].run(batch, [i], partial(self._left, before + self.seconds))
                 state.seconds += self.clock() - before
 
-    def _expired(self, end: float) -> bool:
-        return self.clock() >= end
+    def _left(self, end: float) -> float:
+        """Return the seconds until `end`."""
+        return end - self.clock()
 
 
 @dataclass(frozen=True)
@@ -180,12 +191,12 @@ def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
     return batch.reduced[i]
 
 
-def _optimised(batch: SampleBatch, which: list[int], expired: Callable[[], bool]) -> None:
+def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
     i = which[0]
     net = _undecided(batch, i, "optimised")
     if net is None:
         return
-    net, passes = tightened(net, STEPS, expired)
+    net, passes = tightened(net, STEPS, lambda: left() <= 0)
     batch.reduced[i] = net
     best, _, made = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     proved = batch.lowest[i][batch.lowest[i] > 0]
@@ -193,18 +204,26 @@ def _optimised(batch: SampleBatch, which: list[int], expired: Callable[[], bool]
     batch.states[i].add("optimised", least, passes + made, "")
 
 
-def _branch_and_bound(batch: SampleBatch, which: list[int], expired: Callable[[], bool]) -> None:
-    i = which[0]
-    net = _undecided(batch, i, "branch-and-bound")
+def _branch_and_bound(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
+    _decide(batch, which[0], "branch-and-bound", branch_and_bound, lambda: left() <= 0)
+
+
+def _milp(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
+    _decide(batch, which[0], "milp", exact, left)
+
+
+def _decide(batch: SampleBatch, i: int, method: str, search: Callable[..., Searched], left: Callable[[], Any]) -> None:
+    """Run a search that ends with a proof, a counterexample or the reason why it stopped."""
+    net = _undecided(batch, i, method)
     if net is None:
         return
 
     def misclassified(x: Tensor) -> Tensor:
         return batch.network.values(x)[-1].argmax(1) != batch.y[i]
 
-    result = branch_and_bound(net, expired, misclassified)
+    result = search(net, left, misclassified)
     proved = batch.lowest[i][batch.lowest[i] > 0]
-    batch.states[i].add("branch-and-bound", min([result.value, *proved.tolist()]), result.passes, result.stopped)
+    batch.states[i].add(method, min([result.value, *proved.tolist()]), result.passes, result.stopped)
     batch.states[i].counterexample = None if result.counterexample is None else result.counterexample.float()
 
 
@@ -213,6 +232,7 @@ RUNNERS = {
     "crown": Runner(_crown, whole_batch=True),
     "optimised": Runner(_optimised),
     "branch-and-bound": Runner(_branch_and_bound),
+    "milp": Runner(_milp),
 }
 
 
