@@ -84,6 +84,8 @@ class Curve:
 
     Every distance is an upper bound, so the curve R(eps), the share of samples with a distance of at most eps, is a
     lower bound on the true curve. A sample that no attack broke never counts as broken: then the curve ends below 1.
+    `certified` are the radii within which samples are proved to be robust, 0 if nothing is proved; None if nothing was
+    certified. The true curve then lies between `at` and `at_most`.
 
     >>> c = Curve("L2", np.array([0, 1, 2, 3]), np.array([0.0, 0.5, 0.5, np.inf]))
     >>> print(c.at(0.5))
@@ -100,6 +102,7 @@ class Curve:
     attacks: tuple[str, ...] = ()
     path: Path | None = None
     notes: tuple[str, ...] = ()
+    certified: Values | None = None
 
     def __post_init__(self) -> None:
         d = np.asarray(self.distances, dtype=np.float64)
@@ -136,6 +139,17 @@ class Curve:
     def at(self, eps: float | str) -> Proportion:
         """Return R(eps), the robust error, with its interval; eps may be a text such as "8/255"."""
         return Proportion(int(self.broken(parse_eps(eps)).sum()), self.n)
+
+    def at_most(self, eps: float | str) -> Proportion:
+        """Return an upper bound on the true robust error at eps: the share of samples not proved to be robust there.
+
+        >>> c = Curve("L2", np.array([0, 1]), np.array([0.5, 0.5]), certified=np.array([0.0, 0.3]))
+        >>> c.at(0.2).k, c.at_most(0.2).k, c.at_most(0.4).k
+        (0, 1, 2)
+        """
+        radii = np.zeros(self.n) if self.certified is None else self.certified
+        proved = (radii >= parse_eps(eps)) & (self.distances > 0)
+        return Proportion(self.n - int(proved.sum()), self.n)
 
     def steps(self) -> tuple[Values, Values]:
         """Return 0 and the radii at which R jumps, and the value of R from each of these radii to the next."""
@@ -238,7 +252,14 @@ class Curve:
                 remedy="Measure both on the same data.",
             )
         best = np.minimum(self.distances, self.paired(other)[1])
-        return replace(self, distances=best, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks))))
+        certified = self._joined_radii(other)
+        return replace(
+            self, distances=best, certified=certified, attacks=tuple(dict.fromkeys((*self.attacks, *other.attacks)))
+        )
+
+    def _joined_radii(self, other: "Curve") -> Values | None:
+        known = [c.certified for c in (self, other) if c.certified is not None]
+        return None if not known else np.asarray(np.max(known, axis=0))
 
     def to_json(self, folder: Path | None = None) -> dict[str, Any]:
         """Return the curve as plain data for scripts; the distances of unresolved samples are null.
@@ -254,6 +275,7 @@ class Curve:
             "misclassified": int((self.distances == 0).sum()), "attacks": list(self.attacks),
             "ids": self.ids.tolist(), "distances": [d if math.isfinite(d) else None for d in self.distances.tolist()],
             "hashes": list(self.hashes), "notes": list(self.notes), "path": str(path) if path else None,
+            "certified": None if self.certified is None else self.certified.tolist(),
         }  # fmt: skip
 
     @staticmethod
@@ -268,7 +290,11 @@ class Curve:
         ids, path = np.asarray(stored["ids"], dtype=np.int64), stored.get("path")
         lists = {key: tuple(stored.get(key, ())) for key in ("hashes", "attacks", "notes")}
         name, path = stored.get("name", ""), None if path is None else Path(path)
-        return Curve(stored["norm"], ids, np.asarray(d, dtype=np.float64), name, path=path, **lists)
+        proved = stored.get("certified")
+        certified = None if proved is None else np.asarray(proved, dtype=np.float64)
+        return Curve(
+            stored["norm"], ids, np.asarray(d, dtype=np.float64), name, path=path, certified=certified, **lists
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .csv file (a line per sample: id and distance, inf if unresolved) or a .json file with all fields."""
@@ -282,8 +308,10 @@ class Curve:
             )
         made = io.StringIO(newline="")
         writer = csv.writer(made)
-        writer.writerow(["sample_id", "distance"])
-        writer.writerows(zip(self.ids.tolist(), map(repr, self.distances.tolist()), strict=True))
+        columns = [self.distances, *([] if self.certified is None else [self.certified])]
+        writer.writerow(["sample_id", "distance", "certified"][: 1 + len(columns)])
+        texts = (map(repr, column.tolist()) for column in columns)
+        writer.writerows(zip(self.ids.tolist(), *texts, strict=True))
         write_output(file, made.getvalue())
 
     def plot(
@@ -303,6 +331,10 @@ class Curve:
             f"{self.name or 'model'}, {self.norm}: {self.n} samples, clean error {self.clean_error}",
             f"median distance {self.median:.4g}; {self.unresolved} unresolved; attacks: {', '.join(self.attacks)}",
         ]
+        if self.certified is not None:
+            proved = self.certified[self.distances > 0]
+            median = float(np.median(proved)) if len(proved) else 0.0
+            lines.append(f"median certified radius {median:.4g} of {len(proved)} samples classified correctly")
         return "\n".join([*lines, *self.notes])
 
 

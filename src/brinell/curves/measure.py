@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from brinell.core.dataset import Problem, sample_hashes
@@ -26,19 +27,23 @@ if TYPE_CHECKING:
 
 # More classes than the targets of any plan.
 MANY = 1000
+# The method of certified curves: every sample is certified at several radii.
+CHEAP = "crown"
 
 
 def curve(
     classifier: Any, problem: Any, norm: str = "L2", plan: Any = "minimal",
     *, known: Sequence["Run | str | os.PathLike[str]"] = (), out: str | os.PathLike[str] | None = None,
-    resume: bool = False, progress: bool | None = None, **options: "Unpack[ExecutionOptions]",
+    resume: bool = False, progress: bool | None = None, certify: Any = False, **options: "Unpack[ExecutionOptions]",
 ) -> Curve:  # fmt: skip
     """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 
     Method: every attack of the plan runs on every correctly classified sample; the smallest verified distance counts.
     `known` are Runs of the same model, in any norm and with any radius: the distances of their adversarials count too,
     and a stage of the plan is not repeated if one of these Runs contains it for all samples. `options` are those of
-    `brinell.Execution`. The other arguments are those of `brinell.evaluate`; the Run is stored in `out`.
+    `brinell.Execution`. `certify=True` also finds, by bisection, the largest radius at which CROWN certifies each
+    sample; another method or a Certifier can be passed instead. `Curve.at_most` is then an upper bound. The other
+    arguments are those of `brinell.evaluate`; the Run is stored in `out`.
 
     >>> import brinell
     >>> c = curve("demo", brinell.data.load("demo", 16), "Linf", "minimal-quick", progress=False)
@@ -65,7 +70,33 @@ def curve(
     attacks = tuple(dict.fromkeys(name for run in runs for name in run.attacks))
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
     path = runs[-1].path if runs else None
-    return Curve(norm, ids, np.array([best[i] for i in ids.tolist()]), model.name, hashes, attacks, path, notes)
+    found = Curve(norm, ids, np.array([best[i] for i in ids.tolist()]), model.name, hashes, attacks, path, notes)
+    if not certify:
+        return found
+    return replace(found, certified=_certified(_own(runs, threat), model, data, best, certify, progress))
+
+
+def _own(runs: list[Run], threat: Threat) -> Run:
+    """Return the Run of the curve itself, which stores the certificates."""
+    own = [run for run in runs if run.identity.threat.unbounded and run.identity.threat.norm == threat.norm.name]
+    if not own:
+        raise RunError(
+            expected=f"a Run without a radius in {threat.norm.name}, to store the certificates in",
+            got="only other Runs",
+            remedy="Add one as `known` (--known), or measure the curve without --known.",
+        )
+    return own[-1]
+
+
+def _certified(
+    run: Run, model: Any, data: Problem, best: dict[int, float], method: Any, progress: bool | None
+) -> "npt.NDArray[np.float64]":
+    from brinell.evaluation.certificates.radii import certify_radii
+    from brinell.models import Smoothed
+
+    chosen = method if method is not True else None if isinstance(model, Smoothed) else CHEAP
+    radii = certify_radii(run, model, data, best, method=chosen, progress=progress).certified_radii()
+    return np.array([radii.get(i, 0.0) for i in best])
 
 
 def require_norms(plan: Any, norms: Sequence[str], data: Problem) -> None:

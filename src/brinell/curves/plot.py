@@ -59,7 +59,21 @@ def _draw(axis: Any, c: Curve, colour: str, end: float) -> None:
     axis.step(x, 100 * y, where="post", color=colour, linewidth=2, label=f"{name} (n = {c.n}{note})")
     low, high = np.clip(y - half, 0, 1), np.clip(y + half, 0, 1)
     axis.fill_between(x, 100 * low, 100 * high, step="post", color=colour, alpha=0.15, linewidth=0)
+    if c.certified is not None:
+        _draw_certified(axis, c, colour, x[-1])
     axis.plot([0], [100 * y[0]], "o", color=colour, markersize=5, clip_on=False, zorder=5)
+
+
+def _draw_certified(axis: Any, c: Curve, colour: str, end: float) -> None:
+    """Draw the share of samples that are not proved to be robust, and fill what is open below it."""
+    radii = np.unique(np.concatenate([c.steps()[0], *([] if c.certified is None else [c.certified]), [0.0, end]]))
+    # A sample is proved up to its radius, this included: the curve jumps right after it.
+    after = np.nextafter(radii, np.inf)
+    low, high = (np.array([100 * float(f(r)) for r in after]) for f in (c.at, c.at_most))
+    axis.step(radii, high, where="post", color=colour, linewidth=1.5, linestyle=":", label="not proved to be robust")
+    axis.fill_between(
+        radii, low, high, step="post", facecolor="none", edgecolor=colour, alpha=0.35, hatch="///", linewidth=0
+    )
 
 
 def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float], end: float) -> None:

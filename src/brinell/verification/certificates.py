@@ -111,11 +111,14 @@ def _drawn(run: Run, call: Call, seed: int, count: int) -> list[int]:
 
 
 def _again(run: Run, call: Call, data: Problem, threat: Threat, ids: list[int]) -> Iterator[Finding]:
-    place = 0
+    place, stored_radii = 0, run.certified_radii()
     for chunk in data.chunks(READ):
         at = torch.from_numpy(np.flatnonzero(np.isin(chunk.ids.numpy(), ids)))
         ball = threat
-        if isinstance(threat.eps, torch.Tensor):
+        if threat.unlimited:
+            radii = [stored_radii[i] for i in chunk.ids[at].tolist()]
+            ball = replace(threat, eps=torch.tensor(radii, dtype=torch.float64, device="cpu"))
+        elif isinstance(threat.eps, torch.Tensor):
             ball = replace(threat, eps=threat.eps[place + at])
         place += len(chunk)
         found = call.certifier.certify(chunk.x[at], chunk.y[at], ball) if len(at) else []

@@ -51,6 +51,12 @@ def command(
             help="Measure the adversarial examples of each --norm in the other norms; compare the order of models.",
         ),
     ] = False,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Also prove radii within which samples are robust.")
+    ] = False,
+    method: Annotated[
+        str | None, typer.Option(help="The last method of --certify: interval, crown (default), optimised, …")
+    ] = None,
     resume: options.Resume = False,
     compute: options.ComputeFlags,
     output: options.PrintFlags,
@@ -74,7 +80,7 @@ def command(
         return [
             curve(
                 m, problem, p, plan, known=reused, out=None if out is None else out / f"{i}-{p}",
-                resume=resume, progress=output.progress, **compute.arguments(),
+                resume=resume, progress=output.progress, certify=method or certify, **compute.arguments(),
             )
             for p in norms
         ]  # fmt: skip
@@ -117,6 +123,8 @@ def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple
             for c in of_norm
         )
         print_table(make_table(f"robust error, {norm}, n = {of_norm[0].n}", columns, rows), console)
+        if any(c.certified is not None for c in of_norm):
+            _show_certified([c for c in of_norm if c.certified is not None], at, console)
         if not at:
             print_lines(console, "No radius is shown, since every median is 0 or infinite: choose radii with --eps.")
         print_lines(console, *(str(a.crossings(b)) for a, b in combinations(of_norm, 2)))
@@ -124,6 +132,13 @@ def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple
         show_transfer(moved, console)
     for path in dict.fromkeys(c.path for c in curves):
         console.print(Text(f"Run: {path}"), soft_wrap=True)
+
+
+def _show_certified(curves: list[Curve], at: list[float], console: Console) -> None:
+    """Print upper bounds on the robust error: the shares of samples that are not proved to be robust."""
+    rows = ((c.name, *(_share(c.at_most(e)) for e in at)) for c in curves)
+    columns = ("model", *(f">eps = {e:.4g}" for e in at))
+    print_table(make_table(f"robust error at most, {curves[0].norm}, by certificates", columns, rows), console)
 
 
 def show_transfer(moved: tuple[NormTransfer, ...], console: Console) -> None:

@@ -69,11 +69,11 @@ def call_again(model: Classifier, stored: Mapping[str, Any], seed: int = 0) -> C
             got=f"{str(methods)[:80]} and {seconds}",
             remedy="Restore manifest.json from a copy, or certify again.",
         )
-    found = _named(model, tuple(methods), float(seconds), seed)
-    if isinstance(found.certifier, Smoothing):
+    certifier = _named(model, tuple(methods), float(seconds), seed).certifier
+    if isinstance(certifier, Smoothing):
         draws = {name: stored[name] for name in ("select", "n", "alpha") if name in stored}
-        return Call(replace(found.certifier, **draws), stored)
-    return found
+        certifier = replace(certifier, **draws)
+    return Call(certifier, {name: value for name, value in stored.items() if name != "hash"})
 
 
 def methods_of(model: Classifier, method: str | Sequence[str] | None) -> tuple[str, ...]:

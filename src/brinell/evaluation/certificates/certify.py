@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from brinell.core.certificate import Certifier
 from brinell.core.dataset import READ, Chunk, Problem
+from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.engine import precision as precisions
 from brinell.engine.events import Listener, Note
@@ -59,29 +60,38 @@ def certify(
     coerce.require_same_model(opened, model)
     threat = _bounded(opened)
     call = call_of(model, method, seconds, opened.identity.seed or 0)
-    _refuse_other_kinds(opened, call)
-    _refuse_missing(opened, data)
+    left = np.setdiff1d(opened.survivors(), _done(opened, call))
+    return store(opened, call, model, data, lambda ids: _of_samples(opened, threat, ids), left, progress)
+
+
+def store(
+    run: Run, call: Call, model: Classifier, data: Problem, threat_of: Callable[[Tensor], Threat], left: Ids,
+    progress: "bool | Listener | None",
+) -> Run:  # fmt: skip
+    """Certify the samples `left` of a finished Run, each within `threat_of(ids)`, and store the certificates."""
+    _refuse_other_kinds(run, call)
+    _refuse_missing(run, data)
     oracle = Oracle(model, default_block(model.device))
-    manifest = {**opened.manifest, "environment": environment(model.device, model.torch_module)}
-    with precisions.exact(model.device), oracle.calls.named(), show_progress(progress) as listener:
-        left = np.setdiff1d(opened.survivors(), _done(opened, call))
-        with Writer.resume(opened.path, manifest) as writer:
-            _certify(opened, call, oracle, data, threat, left, writer, listener)
-            if writer.stored.certifying:
-                writer.update(finished=True, certifying=False)
-    return Run.open(opened.path)
+    manifest = {**run.manifest, "environment": environment(model.device, model.torch_module)}
+    exact = precisions.exact(model.device)
+    with exact, oracle.calls.named(), show_progress(progress) as listener, Writer.resume(run.path, manifest) as writer:
+        _certify(run, call, oracle, data, threat_of, left, writer, listener)
+        if writer.stored.certifying:
+            writer.update(finished=True, certifying=False)
+    return Run.open(run.path)
 
 
 def _certify(
-    run: Run, call: Call, oracle: Oracle, data: Problem, threat: Threat, left: Ids, writer: Writer, listener: Listener
-) -> None:
+    run: Run, call: Call, oracle: Oracle, data: Problem, threat_of: Callable[[Tensor], Threat], left: Ids,
+    writer: Writer, listener: Listener,
+) -> None:  # fmt: skip
     stored, known, report = StoredRows(run.path), coerce.stored_samples(run), _Report(len(left), listener)
     seed = run.identity.seed or 0
     for chunk in _batches(data, left):
         coerce.require_same_samples(run, known, chunk)
         answer = clean(chunk, [oracle.output(chunk.x.to(oracle.classifier.device), named=chunk.ids)])
         require_same_answers(answer, stored.of(chunk.ids.tolist()))
-        ball = _of_samples(run, threat, chunk.ids)
+        ball = threat_of(chunk.ids)
         x, y = (v.to(oracle.classifier.device) for v in (chunk.x, chunk.y))
         found = call.certifier.certify(x, y, ball)
         rows = certificate_rows(answer, found, ball, oracle, call.hash, seed)
