@@ -39,7 +39,7 @@ class LargestRadius:
             middle = (low + high) / 2
             found = self.certifier.certify(x, y, replace(threat, eps=middle))
             best = [_better(a, b) for a, b in zip(best, found, strict=True)]
-            proved = torch.tensor([c.certified for c in found], device="cpu")
+            proved = torch.tensor([c.certified for c in found], dtype=torch.bool, device="cpu")
             radius = torch.tensor([c.radius for c in found], dtype=torch.float64, device="cpu")
             low = torch.where(proved, torch.maximum(radius, middle), low)
             high = torch.where(proved, torch.maximum(high, low), middle)
