@@ -1,9 +1,12 @@
 """Text for a paper: a paragraph about a Run, and its references."""
 
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from brinell.results import Run
@@ -89,8 +92,24 @@ def bibtex(runs: list[Run]) -> str:
     return "\n\n".join(entries)
 
 
+@cache
+def references() -> dict[str, dict[str, str]]:
+    """Return authors, title, venue and year of the works that plans cite, by the beginning of their citation."""
+    facts: dict[str, dict[str, str]] = json.loads(
+        (files("brinell.report") / "files" / "references.json").read_text("utf-8")
+    )
+    return facts
+
+
 def _cited(work: str) -> str:
     """Return the BibTeX entry of a work that a plan cites as "topic: authors year, title"; the topic is optional."""
+    key = max((known for known in references() if known in work), key=len, default=None)
+    if key is not None:
+        facts = dict(references()[key])
+        first, year = facts["author"].partition(",")[0], facts["year"]
+        word = re.sub(r"\W.*", "", facts["title"])
+        fields = {name: _tex(value) for name, value in facts.items() if name not in ("kind", "title")}
+        return _entry(facts["kind"], _key(f"{first}{year}{word}"), title=f"{{{_tex(facts['title'])}}}", **fields)
     match = CITED.match(work)
     if not match:
         return _entry("misc", _key(work), note=_tex(work))

@@ -8,12 +8,13 @@ from brinell.errors import InputError, one_of
 from brinell.report.document import document
 from brinell.report.examples import SampleSource
 from brinell.report.formats import as_csv, as_json, as_junit, as_latex, as_markdown
+from brinell.report.model_card import as_model_card
 from brinell.results import Run
 from brinell.storage import write_output
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".tex": "tex", ".json": "json", ".csv": "csv", ".xml": "junit"}
 PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {
-    "md": as_markdown, "tex": as_latex, "json": as_json, "csv": as_csv,
+    "md": as_markdown, "tex": as_latex, "json": as_json, "csv": as_csv, "model-card": as_model_card,
 }  # fmt: skip
 FORMATS = ("html", *PLAIN, "junit")
 
@@ -28,7 +29,7 @@ def text(
     fail_under: float | None = None,
     require: str | None = None,
 ) -> str:
-    """Return the report of one or several Runs as text in the format html, md, tex, json, csv or junit.
+    """Return the report of one or several Runs as text in the format html, md, tex, json, csv, model-card or junit.
 
     `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`.
 

@@ -23,7 +23,8 @@ def command(
         typer.Option("--out", "-o", help="File to write; default: report.html, or standard output for other formats."),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="html, md, tex, json, csv or junit; default: by the ending of --out, else html.")
+        str | None,
+        typer.Option(help="html, md, tex, json, csv, model-card or junit; default: by the ending of --out."),
     ] = None,
     data: Annotated[
         str | None,
