@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brinell.dossier import PrivateKey, write_checker
-from brinell.dossier.check_dossier import canonical, check, signed_message
+from brinell.dossier import PrivateKey, check_again, write_checker
+from brinell.dossier.check_dossier import Refused, canonical, check, signed_message
 from brinell.dossier.page import BEFORE, UNSIGNED
 
 SOURCE = files("brinell.dossier") / "check_dossier.py"
@@ -158,6 +158,26 @@ def test_a_hundred_mutated_dossiers_are_refused(
         accepted.append(name)
     assert accepted == []
     assert count >= 100
+
+
+def test_brinell_makes_page_and_runs_again(folder: Path, page: Path, key: PrivateKey, tmp_path: Path) -> None:
+    assert check_again(page, [folder / "a", folder / "b"])[-2:] == [
+        "brinell    the page is made again from the data; 2 Runs read again", "OK",
+    ]  # fmt: skip
+    # What the stand-alone checker cannot see: a text that the signer changed on the page, or in the data.
+    path = tmp_path / "edited.html"
+    path.write_bytes(signed_page(page.read_text().replace("It is not a certificate", "It is a certificate"), key))
+    assert check(path)[-1] == "OK"
+    with pytest.raises(Refused, match="not the one that Brinell"):
+        check_again(path)
+    payload = json.loads(next(iter(re.findall(r'id="payload">([^<]*)<', page.read_text()))))
+    payload["runs"][0]["untested"] = []
+    (tmp_path / "edited.json").write_bytes(signed_data(payload, key))
+    with pytest.raises(Refused, match="something else about untested"):
+        check_again(tmp_path / "edited.json", [folder / "a"])
+    (tmp_path / "none.json").write_text("{}\n")
+    with pytest.raises(Refused, match="no dossier"):
+        check_again(tmp_path / "none.json")
 
 
 def test_a_mutated_pdf_is_refused(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

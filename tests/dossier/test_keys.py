@@ -71,6 +71,7 @@ def test_a_key_file_is_private_and_never_replaced(tmp_path: Path) -> None:
         new_key(path)
     with pytest.raises(StorageError):
         new_key(tmp_path / "missing" / "key.pem")
+    assert made.seed.hex() not in repr(made) and repr(made.seed) not in f"{made!r}{made}"
     assert made.fingerprint == fingerprint(made.public) and len(made.fingerprint.split()) == 16
 
 

@@ -10,6 +10,8 @@ numbers that a page shows. No file here imports torch.
 from brinell.dossier.keys import PrivateKey, new_key, read_key
 from brinell.dossier.payload import make_payload
 from brinell.dossier.system import template
-from brinell.dossier.write import write_checker, write_dossier
+from brinell.dossier.write import check_again, write_checker, write_dossier
 
-__all__ = ["PrivateKey", "make_payload", "new_key", "read_key", "template", "write_checker", "write_dossier"]
+__all__ = [
+    "PrivateKey", "check_again", "make_payload", "new_key", "read_key", "template", "write_checker", "write_dossier",
+]  # fmt: skip

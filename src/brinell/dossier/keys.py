@@ -29,6 +29,9 @@ class PrivateKey(NamedTuple):
 
     seed: bytes
 
+    def __repr__(self) -> str:
+        return f"PrivateKey({self.fingerprint})"  # no secrets in logs
+
     @property
     def public(self) -> bytes:
         """The public key, 32 bytes.

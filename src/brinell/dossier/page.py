@@ -1,5 +1,6 @@
 """The HTML page of a dossier: one file without scripts, fonts or images from elsewhere."""
 
+import json
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -23,6 +24,7 @@ BEFORE = '<script type="text/plain" id="signature">'
 
 def page(payload: dict[str, Any]) -> str:
     """Return the page of a payload; the place of its signature is filled with zeros."""
+    payload = json.loads(canonical(payload))  # in the order of the stored data, whose page is the same
     view = DossierView(payload)
     sections = [section for section in (make(view) for make in SECTIONS) if section is not None]
     title, style = escape(payload["title"]), (files("brinell.dossier") / "files" / "dossier.css").read_text("utf-8")

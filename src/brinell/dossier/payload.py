@@ -1,6 +1,7 @@
 """The content of a dossier as JSON: declarations, Runs with the outcomes of their samples, levels and numbers."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
@@ -157,6 +158,16 @@ def _day(given: date | str | None) -> str:
         return date.fromisoformat(str(given)).isoformat()
     except ValueError:
         raise InputError(expected="a day such as 2026-03-01", got=repr(given), remedy="Write YYYY-MM-DD.") from None
+
+
+def differences_to(run: Run, payload: dict[str, Any]) -> list[str]:
+    """Return the fields in which the entry of a Run in a dossier differs from what the Run says now."""
+    now = cleaned(json.loads(canonical(run_entry(run, ""))))
+    stored = next(entry for entry in payload["runs"] if entry["files"] == now["files"])
+    # A user gives names and subgroups, and a folder may be moved.
+    now |= {"name": stored["name"], "folder": stored["folder"]}
+    now["samples"]["groupings"] += stored["samples"]["groupings"][1:]
+    return sorted(key for key in stored if stored[key] != now.get(key))
 
 
 def payload_hash(payload: dict[str, Any]) -> str:

@@ -37,7 +37,8 @@ LABELS = {
 
 def declared_facts(view: DossierView, section: str) -> Html:
     """Return the declared fields of a section of the TOML file, the missing ones stated as missing."""
-    return facts((LABELS[name], value) for name, value in view.declared[section].items())
+    fields = view.declared[section]
+    return facts((label, fields[name]) for name, label in LABELS.items() if name in fields)
 
 
 def each_run(view: DossierView, pairs: Iterable[str], row: Any) -> Html:

@@ -7,13 +7,14 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from brinell.dossier.check_dossier import canonical, signed_message
+from brinell.dossier.check_dossier import Refused, canonical, check, read, signed_message
 from brinell.dossier.keys import PrivateKey, read_key
 from brinell.dossier.page import BEFORE, UNSIGNED, page
-from brinell.dossier.payload import make_payload
+from brinell.dossier.payload import differences_to, make_payload
 from brinell.dossier.pdf import printed
-from brinell.errors import InputError, check_output_paths
-from brinell.results import Run
+from brinell.errors import InputError, check_output_paths, error_text
+from brinell.report.page import own_version
+from brinell.results import Run, open_runs
 from brinell.storage import write_atomic
 
 FORMATS = (".html", ".json", ".pdf")
@@ -56,7 +57,7 @@ def write_dossier(
         runs, system=_path(system), groups=_path(groups), date=date, title=title,
         public_key=None if private is None else private.public,
     )  # fmt: skip
-    written = [(path, content) for path, content in _contents(path, payload, private)]
+    written = _contents(path, payload, private)
     for place, content in written:
         write_atomic(place, content)
     return [place for place, _ in written] + ([write_checker(path.parent)] if checker else [])
@@ -67,6 +68,30 @@ def write_checker(folder: Path) -> Path:
     with as_file(files("brinell.dossier") / CHECKER) as source:
         write_atomic(folder / CHECKER, source.read_bytes())
     return folder / CHECKER
+
+
+def check_again(path: str | os.PathLike[str], runs: Sequence[Run | str | os.PathLike[str]] = ()) -> list[str]:
+    """Check a dossier with Brinell, and return a line for everything that was checked; raise Refused if it fails.
+
+    Beside what the stand-alone checker does, the page of a .html file is made again from its data and must be the
+    same, and what the dossier says about each of `runs` is read again from the Run. Use the version of Brinell that
+    made the dossier.
+    """
+    place = Path(path)
+    opened = [run for given in runs for run in open_runs(given) or [Run.open(given)]]
+    try:
+        lines = check(place, None, [run.path for run in opened])
+        payload, signed, _ = read(place)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Refused(f"it is no dossier ({error_text(error)})") from error
+    if place.suffix == ".html" and page(payload).encode() != signed[0][1]:
+        raise Refused(f"the page is not the one that Brinell {own_version()} makes of its data")
+    for run in opened:
+        differing = differences_to(run, payload)
+        if differing:
+            raise Refused(f"{run.path} says something else about {', '.join(differing)}")
+    made = "the page is made again from the data; " if place.suffix == ".html" else ""
+    return [*lines[:-1], f"brinell    {made}{len(opened)} Runs read again", "OK"]
 
 
 def _contents(path: Path, payload: dict[str, Any], key: PrivateKey | None) -> list[tuple[Path, bytes]]:

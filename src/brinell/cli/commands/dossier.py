@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from brinell.dossier import check_again, read_key, write_checker, write_dossier
 from brinell.dossier import new_key as make_key
-from brinell.dossier import read_key, write_checker, write_dossier
 from brinell.dossier import template as empty_description
+from brinell.dossier.check_dossier import Refused
 from brinell.errors import InputError
 
 PAGE = Path("dossier.html")
@@ -37,6 +38,10 @@ def command(
     checker: Annotated[
         bool, typer.Option("--checker", help="Also write check_dossier.py, which checks a dossier without Brinell.")
     ] = False,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", help="Check this dossier, and RUN against it; exit code 1 if it is refused."),
+    ] = None,
     template: Annotated[
         bool, typer.Option("--template", help="Print an empty description of a system and exit.")
     ] = False,
@@ -52,7 +57,9 @@ def command(
     First: brinell dossier --new-key key.pem; brinell dossier --template > system.toml. Then fill in system.toml and
     call brinell dossier RUN --key key.pem --system system.toml --out dossier.html --checker.
     """
-    if template:
+    if check is not None:
+        _check(check, runs or [])
+    elif template:
         typer.echo(empty_description(), nl=False)
     elif new_key is not None:
         made = make_key(new_key)
@@ -75,6 +82,14 @@ def command(
             typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
         if key is not None:
             typer.echo(f"fingerprint: {read_key(key).fingerprint}")
+
+
+def _check(path: Path, runs: list[Path]) -> None:
+    try:
+        typer.echo("\n".join(check_again(path, runs)))
+    except Refused as error:
+        typer.echo(f"REFUSED: {path}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _given(path: Path | None, what: str) -> Path:
