@@ -2,10 +2,10 @@
 
 `measure` attacks a model without a radius and collects the smallest distance of every sample. `curve` holds these
 distances in the class `Curve`, which has values with intervals, areas, slopes and files. `crossings` finds where two
-curves cross. `across_norms` measures adversarial examples of one norm in another norm, and says whether the order of
-models in one norm holds in another. `class_distances` measures how far the classes of a data set are apart, with the
-lower bounds in `bounds`. `plot` draws curves with matplotlib. `brinell.curve`, `brinell.distances` and their commands
-call this package.
+curves cross, `optimality` how near an attack comes to the best known distances. `across_norms` measures adversarial
+examples of one norm in another norm, and says whether the order of models in one norm holds in another.
+`class_distances` measures how far the classes of a data set are apart, with the lower bounds in `bounds`. `plot` draws
+curves with matplotlib. `brinell.curve`, `brinell.distances` and their commands call this package.
 """
 
 from brinell.curves.across_norms import (

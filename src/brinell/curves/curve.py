@@ -220,6 +220,18 @@ class Curve:
 
         return crossings(self, other, confidence)
 
+    def optimality(self, *best: "Curve") -> float:
+        """Return AttackBench's local optimality: 1 if no curve in `best`, of the same model, has smaller distances.
+
+        >>> ids = np.arange(3)
+        >>> weak, strong = (Curve("L2", ids, np.array(d)) for d in ([0.0, 2.0, 4.0], [0.0, 1.0, 4.0]))
+        >>> weak.optimality(strong), strong.optimality(weak)
+        (0.6666666666666666, 1.0)
+        """
+        from brinell.curves.optimality import optimality
+
+        return optimality(self, *best)
+
     def area_difference(self, other: "Curve", eps: float, confidence: float = CONFIDENCE) -> Difference:
         """Return (this area − other area) / eps with a paired interval; below 0, this curve's model is more robust."""
         a, b = (np.minimum(d, eps) / eps for d in self.paired(other))
