@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 def optimality(attack: "Curve", *best: "Curve") -> float:
     """Return the local optimality of an attack, 1 for the best known distances and 0 if it breaks nothing up to ε0.
 
-    Method: ξ = ∫₀^ε0 (ρ(0) − ρ_a(ε)) dε / ∫₀^ε0 (ρ(0) − ρ*(ε)) dε. ρ_a is the robust accuracy under the attack, ρ* that
-    under the smallest distance of each sample, its own included. ε0 is the radius at which ρ* reaches its smallest value: the
-    largest distance that is known. All curves are of one model and the same samples; the integrals of step functions
-    are exact. Reference: Cinà et al. 2025, AttackBench: evaluating gradient-based attacks for adversarial examples
-    (ε0: where the best curve is 0).
+    Method: ξ = ∫₀^ε0 (ρ(0) − ρ_a(ε)) dε / ∫₀^ε0 (ρ(0) − ρ*(ε)) dε. ρ_a is the robust accuracy under the attack, ρ*
+    that under the smallest distance of each sample, its own included. ε0 is the radius at which ρ* reaches its
+    smallest value: the largest distance that is known. All curves are of one model and the same samples; the integrals
+    of step functions are exact. Reference: Cinà et al. 2025, AttackBench: evaluating gradient-based attacks for
+    adversarial examples (ε0: where the best curve is 0).
     Limits: relative to the attacks that were run. It is 1 for a weak attack that nothing stronger was compared with.
     """
     joined = attack
