@@ -100,3 +100,17 @@ def test_certificates_are_merged(tmp_path: Path, world) -> None:
 def test_an_old_run_is_read_as_before(golden) -> None:
     assert golden.bracket is None and set(golden.states().values()) == {"broken", "open"}
     assert list(golden.states().values()).count("open") == golden.robust_accuracy.k
+
+
+@pytest.mark.parametrize(("fooled", "contradicted"), [(14, []), (25, [0])])
+def test_few_passes_of_a_randomised_model_contradict_no_certificate(tmp_path, world, fooled, contradicted) -> None:
+    passes = [True] * fooled + [False] * (25 - fooled)
+    clean = world.record(0, "clean", verified=True, judged=[False] * 25)
+    broken = world.record(0, "one", broken=True, verified=True, distance=0.01, judged=passes, chosen=25)
+    with Writer.create(tmp_path, world.manifest(plan__draws=25)) as writer:
+        writer.append(pa.Table.from_pylist([clean, broken], schema=ROWS))
+        writer.update(finished=True)
+    run = add(world, Run.open(tmp_path), proof(world, 0, method="smoothing"))
+    assert contradictions(run).tolist() == contradicted and run.states() == {0: "broken"}
+    assert run.bracket.doubtful == 1 - len(contradicted)
+    assert (run.verdict.level == "invalid") == bool(contradicted)

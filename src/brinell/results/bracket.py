@@ -11,7 +11,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 from brinell.results import row_queries
 from brinell.results.format.schema import CERTIFICATE, counted
 from brinell.results.row_queries import Ids
-from brinell.results.statistics import Proportion
+from brinell.results.statistics import Proportion, mcnemar
 
 if TYPE_CHECKING:
     from brinell.results.run import Run
@@ -22,6 +22,8 @@ CERTIFIED: State = "certified"
 OPEN: State = "open"
 # A certificate at eps may state its radius in float32.
 SLACK = 1e-6
+# Passes of a randomised model contradict a certificate if chance explains them with a smaller probability.
+CHANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Bracket:
     """The certified and the robust accuracy of a Run: the true robust accuracy on its samples lies between them.
 
     `certified` counts samples that no perturbation breaks, by proof. `robust` counts samples that no attack broke. The
-    samples in between are open. `methods` says what each method did.
+    samples in between are open. `methods` says what each method did. `doubtful` counts certified samples of a
+    randomised model that count as broken although chance explains the judging passes.
 
     >>> print(Bracket(Proportion(40, 100), Proportion(45, 100)))
     40.0 % [30.9, 49.8] certified <= true <= 45.0 % [35.6, 54.8] attacked, n = 100, 5 open
@@ -58,6 +61,7 @@ class Bracket:
     certified: Proportion
     robust: Proportion
     methods: tuple[MethodResult, ...] = ()
+    doubtful: int = 0
 
     @property
     def open(self) -> int:
@@ -72,7 +76,8 @@ class Bracket:
     @property
     def lines(self) -> tuple[str, ...]:
         """The bracket and what each method did, one text each."""
-        return str(self), *map(str, self.methods)
+        few = f"{self.doubtful} certified samples count as broken by chance alone: judge on more passes (draws)"
+        return str(self), *map(str, self.methods), *([few] if self.doubtful else [])
 
     def __str__(self) -> str:
         low, high = (f"{100 * p.value:.1f} % [{100 * p.low:.1f}, {100 * p.high:.1f}]" for p in self._ends)
@@ -89,7 +94,9 @@ def bracket(run: "Run") -> Bracket | None:
         return None
     states = list(run.states().values())
     n = len(states)
-    return Bracket(Proportion(states.count(CERTIFIED), n), Proportion(n - states.count(BROKEN), n), _methods(run))
+    low, high = Proportion(states.count(CERTIFIED), n), Proportion(n - states.count(BROKEN), n)
+    doubtful = len(np.setdiff1d(certified_ids(run), run.survivors())) - len(contradictions(run))
+    return Bracket(low, high, _methods(run), doubtful)
 
 
 def states(run: "Run") -> dict[int, State]:
@@ -131,16 +138,25 @@ def certified_ids(run: "Run") -> Ids:
 def contradictions(run: "Run") -> Ids:
     """Return the sorted ids of the samples that are both certified and broken: one of the two is wrong.
 
-    If the threat has no radius, these are the samples that are broken within the radius that is certified.
+    If the threat has no radius, these are the samples that are broken within the radius that is certified. If the model
+    is randomised, the judging passes must tell the sample from one whose passes are fooled with probability 1/2.
     """
     if not run.certificates().num_rows:
         return np.zeros(0, np.int64)
     if not run.identity.threat.unbounded:
-        return np.setdiff1d(certified_ids(run), run.survivors())
+        both = np.setdiff1d(certified_ids(run), run.survivors())
+        return np.array([i for i in both.tolist() if not run.randomised or _clearly_broken(run, i)], dtype=np.int64)
     table, radii = run.rows(), certified_radii(run)
     table = table.filter(pa.array(counted(table)))
     pairs = zip(table["sample_id"].to_pylist(), table["distance"].to_pylist(), strict=True)
     return np.unique(np.array([i for i, d in pairs if (d or 0.0) < radii.get(i, 0.0)], dtype=np.int64))
+
+
+def _clearly_broken(run: "Run", sample: int) -> bool:
+    table = run.rows().filter(pc.equal(run.rows()["sample_id"], sample))
+    passes = [judged or [] for judged in table.filter(pa.array(counted(table)))["judged"].to_pylist()]
+    fooled = [(sum(judged), len(judged)) for judged in passes]
+    return any(2 * k > n and mcnemar(k, n - k) < CHANCE for k, n in fooled)
 
 
 def _methods(run: "Run") -> tuple[MethodResult, ...]:
