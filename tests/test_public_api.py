@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,16 @@ for k in (5, 30, 36):
 print("equal")
 """
     assert in_new_process(code).strip() == "equal"
+
+
+def test_public_signatures_have_types() -> None:
+    """`certify` is the method of a certificate, `readout` a protocol of its own; both may be many things."""
+    untyped = {
+        f"{name}({p.name})"
+        for name in brinell.__all__
+        if inspect.isfunction(function := getattr(brinell, name))
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not p.VAR_KEYWORD and p.annotation in (Any, "Any", p.empty)
+    }
+    allowed = {"certify", "readout", "corrupted", "preprocessing"}
+    assert {call for call in untyped if call.partition("(")[2].rstrip(")") not in allowed} == set()

@@ -322,3 +322,9 @@ def test_pictures(tmp_path):
 def test_bad_input_is_refused(wrong, why):
     with pytest.raises(brinell.InputError, match=why):
         wrong()
+
+
+def test_a_norm_may_be_spelled_as_people_do() -> None:
+    data = brinell.data.load("demo", 4)
+    assert brinell.curve("demo", data, 2, "minimal-quick", progress=False).norm == "L2"
+    assert [found.norm for found in brinell.distances(data, ["linf", "1"]).nearest] == ["Linf", "L1"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brinell.arguments import DataLike, ModelLike
 from brinell.attacks import APGD, PGD
 from brinell.attacks.catalogue import MM_PAPER, MM_STEP, by_norm, rescaled
 from brinell.core.execution import ComputeOptions, Execution
@@ -136,7 +137,7 @@ def rescaling_plan(steps: str = "fixed", targets: int = DEFAULT_TARGETS) -> Plan
 
 
 def rescalings(
-    classifier: Any, problem: Any, threat: Threat,
+    classifier: ModelLike, problem: DataLike, threat: Threat,
     *, steps: str = "fixed", targets: int = DEFAULT_TARGETS, out: str | os.PathLike[str] | None = None,
     resume: bool = False, progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> RescalingTable:  # fmt: skip

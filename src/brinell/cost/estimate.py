@@ -3,8 +3,9 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from brinell.arguments import DataLike, ModelLike, PlanLike, RankingLike
 from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.threat import Threat
 from brinell.cost.budget import Estimate, longest_seconds
@@ -28,10 +29,10 @@ MIN_ANNOUNCED = 10.0
 
 
 def estimate(
-    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seconds: float | None = None,
     individual: bool = False, audit: float | int | None = None, escalate: bool | None = None,
-    queries: int | None = None, rank_by: Any = None, rank_eps: float | str | None = None,
+    queries: int | None = None, rank_by: RankingLike = None, rank_eps: float | str | None = None,
     targets: int | None = None, steps: int | None = None, rel_step: float | None = None,
     adaptive: bool = False, **options: "Unpack[ExecutionOptions]",
 ) -> Estimate:  # fmt: skip

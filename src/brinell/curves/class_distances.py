@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from brinell.core.threat import Threat
+from brinell.arguments import DataLike
+from brinell.core.threat import Threat, norm_name
 from brinell.curves.bounds import DistanceBounds, distance_bounds
 from brinell.errors import InputError
 from brinell.evaluation.coerce import as_problem
@@ -186,7 +187,11 @@ def _finite(values: npt.NDArray[np.float64]) -> list[list[float | None]]:
 
 
 def distances(
-    problem: Any, norms: Sequence[str] = tuple(NORMS), *, device: torch.device | str | None = None, pairs: bool = False
+    problem: DataLike,
+    norms: Sequence[str] = tuple(NORMS),
+    *,
+    device: torch.device | str | None = None,
+    pairs: bool = False,
 ) -> ClassDistances:
     """Return the exact distance of every sample to the nearest sample of another class, in each norm.
 
@@ -201,7 +206,7 @@ def distances(
     >>> found["Linf"].distances.tolist(), found["Linf"].duplicates.tolist(), found["Linf"].smallest
     ([0.0, 0.5, 1.0, 0.0], [0, 3], 0.5)
     """
-    data = as_problem(problem)
+    data, norms = as_problem(problem), [norm_name(norm) for norm in norms]
     for norm in norms:
         if norm not in NORMS:
             raise InputError(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.plan import Plan
@@ -32,7 +33,7 @@ CHEAP = "crown"
 
 
 def curve(
-    classifier: Any, problem: Any, norm: str = "L2", plan: Any = "minimal",
+    classifier: ModelLike, problem: DataLike, norm: str | float = "L2", plan: PlanLike = "minimal",
     *, known: Sequence["Run | str | os.PathLike[str]"] = (), out: str | os.PathLike[str] | None = None,
     resume: bool = False, progress: bool | None = None, certify: Any = False, **options: "Unpack[ExecutionOptions]",
 ) -> Curve:  # fmt: skip
@@ -58,6 +59,7 @@ def curve(
     for run in runs:
         coerce.require_same_model(run, model)
     threat = threat_of(norm, math.inf)
+    norm = threat.norm.name
     ids, hashes = _samples(data)
     remaining = _without(coerce.as_plan(plan), threat, data, runs, ids, execution)
     if remaining is not None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike, TargetsLike
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.execution import ComputeOptions, Execution
@@ -35,8 +36,8 @@ BEST = "best"
 
 
 def attack(
-    classifier: Any, problem: Any, threat: Threat, attack: "AnyAttack | Stage",
-    *, targets: Any = None, start: Tensor | None = None, early_exit: bool = True, images: bool | str = False,
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: "AnyAttack | Stage",
+    *, targets: TargetsLike = None, start: Tensor | None = None, early_exit: bool = True, images: bool | str = False,
     progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> Any:  # fmt: skip
     """Run one attack on every sample, also if misclassified, and return one row per sample, in the problem's order.

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike
 from brinell.checks import model as model_checks
 from brinell.core.model import Output
 from brinell.core.references import References
@@ -34,7 +34,7 @@ def threshold_at(scores: Tensor, rate: float) -> float:
     return float(scores.sort().values[len(scores) - 1 - allowed])
 
 
-def calibrated(classifier: TorchClassifier, problem: Any, rate: float = 0.05) -> TorchClassifier:
+def calibrated(classifier: TorchClassifier, problem: DataLike, rate: float = 0.05) -> TorchClassifier:
     """Return the classifier with a detector threshold that rejects at most the share `rate` of the samples.
 
     Method: the threshold is the smallest score such that at most this share of samples has a larger score. Scores are

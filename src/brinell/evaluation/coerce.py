@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from brinell.arguments import PlanLike
 from brinell.attacks.catalogue import PLANS, STAGES, by_name, chain, reference
 from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Chunk, Problem, first_samples, sample_hashes
@@ -152,7 +153,7 @@ def as_threat(threat: Any) -> Threat:
 
 
 def as_plan(
-    chosen: "str | Plan | Stage | AnyAttack | list[Any]",
+    chosen: PlanLike,
     *, rank_by: "str | AnyAttack | MaltRanking | None" = None, rank_eps: float | str | None = None,
     queries: int | None = None, audit: float | int | None = None, escalate: bool | None = None,
     targets: int | None = None, steps: int | None = None, rel_step: float | None = None,

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike, PlanLike, RankingLike
 from brinell.checks.survivors import Kept, first_ids, run_survivor_checks
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.execution import Execution
@@ -47,13 +48,13 @@ NO_IMAGES = "Adversarials were verified but not stored, as requested: this Run c
 
 
 def evaluate(
-    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seed: int = 0, slots: int | None = None,
     precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
     progress: bool | Listener | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
-    audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None, rank_by: Any = None,
-    rank_eps: float | str | None = None, targets: int | None = None, steps: int | None = None,
-    rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
+    audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None,
+    rank_by: RankingLike = None, rank_eps: float | str | None = None, targets: int | None = None,
+    steps: int | None = None, rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: Any = False,
     name: str | None = None,
 ) -> Run:  # fmt: skip
@@ -157,7 +158,7 @@ def _tests(test: bool | None) -> list[Examination]:
 
 
 def evaluate_seeds(
-    classifier: Any, problem: Any, threat: Threat, plan: Any = "autoattack",
+    classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike = "autoattack",
     *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
 ) -> SeedRuns:  # fmt: skip
     """Evaluate with a number `seeds` of consecutive seeds, the first of which is `seed`; return the Runs together.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from brinell.analysis.corruptions import Baseline
 from brinell.analysis.corruptions import table as corruption_table
 from brinell.analysis.corruptions.baselines import ALEXNET_ROBUSTBENCH
+from brinell.arguments import DataLike, ModelLike
 from brinell.checks import model as model_checks
 from brinell.checks.leaderboard import DETERMINISTIC, check_restrictions
 from brinell.core.dataset import Problem
@@ -44,12 +45,12 @@ ACCURACIES, ACCURACIES_3D = ("corruptions", "corruptions_mce"), ("corruptions_3d
 
 
 def benchmark(
-    classifier: Any,
+    classifier: ModelLike,
     dataset: str = "cifar10",
     threat: str = "Linf",
     *,
     n: int | None = None,
-    data: Any = None,
+    data: DataLike | None = None,
     corrupted: Any = None,
     preprocessing: Any = None,
     eps: float | str | None = None,
@@ -107,7 +108,7 @@ def benchmark(
 
 
 def benchmark_seeds(
-    classifier: Any, dataset: str = "cifar10", threat: str = "Linf",
+    classifier: ModelLike, dataset: str = "cifar10", threat: str = "Linf",
     *, seeds: int, seed: int = 0, out: str | os.PathLike[str] | None = None, **options: Any,
 ) -> tuple[tuple[Record, ...], SeedRuns]:  # fmt: skip
     """Measure a model with `seeds` seeds from `seed` on; return the records, and the Runs with mean and deviation.

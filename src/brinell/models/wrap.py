@@ -1,9 +1,8 @@
 """Wrap a torch module as a classifier."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -185,7 +184,7 @@ def wrap(
     name: str | None = None,
     allow: Iterable[str] = (),
     differentiable: bool = True,
-    detector: Any = None,
+    detector: Detector | nn.Module | Callable[..., Tensor] | None = None,
     features: str = "",
     inputs: ExpectedInputs | None = None,
 ) -> TorchClassifier:

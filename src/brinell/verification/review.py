@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brinell.arguments import DataLike, ModelLike
 from brinell.checks import model as model_checks
 from brinell.checks.leaderboard import check_restrictions
 from brinell.core.criterion import Criterion, Evades, Misclassified
@@ -92,8 +93,8 @@ class Review:
 
 def review(
     submissions: Sequence[str | os.PathLike[str]],
-    classifier: Any,
-    problem: Any = None,
+    classifier: ModelLike,
+    problem: DataLike | None = None,
     threat: Threat | None = None,
     *,
     rerun: int | None = None,

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.checks import model as model_checks
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
@@ -32,14 +33,14 @@ NO_MODEL = "No model was given: rows and manifest were compared with each other,
 
 def verify(
     run: "Run | str | os.PathLike[str]",
-    classifier: Any = None,
-    problem: Any = None,
+    classifier: ModelLike | None = None,
+    problem: DataLike | None = None,
     *,
     rerun: int | None = None,
     hidden: int | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
-    plan: Any = None,
+    plan: PlanLike | None = None,
     progress: bool | None = False,
 ) -> Verification:
     """Verify a Run: rows, manifest and data, every stored adversarial on the model, and random survivors by attack.

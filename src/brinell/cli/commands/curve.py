@@ -14,7 +14,7 @@ from brinell.analysis.across_models import across_models
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import exit_if_failed, interval, make_table, print_lines, print_table
 from brinell.core.model import Classifier
-from brinell.core.threat import parse_eps
+from brinell.core.threat import norm_name, parse_eps
 from brinell.curves import Curve, NormTransfer, curve, order_across_norms, transfer_across_norms
 from brinell.curves.across_norms import TRANSFER
 from brinell.curves.measure import require_norms
@@ -68,7 +68,7 @@ def command(
         raise typer.BadParameter(
             "RUN needs exactly one --model, because a Run belongs to one model: omit the other models."
         )
-    radii, norms = [parse_eps(e) for e in eps or ()], list(dict.fromkeys(norm or ["L2"]))
+    radii, norms = [parse_eps(e) for e in eps or ()], list(dict.fromkeys(map(norm_name, norm or ["L2"])))
     if transfer and len(norms) < 2:
         raise typer.BadParameter("--transfer needs at least two norms: --norm Linf --norm L2.")
     problem = load.data(data, n, None)

@@ -7,7 +7,7 @@ import typer
 
 from brinell.cli._shared import load, options
 from brinell.cli._shared.terminal import print_json
-from brinell.core.threat import threat
+from brinell.core.threat import norm_name, threat
 from brinell.curves import distances
 from brinell.errors import check_output_paths
 from brinell.ops.norms import NORMS
@@ -30,7 +30,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Measure the distances between samples of different classes, and find duplicates."""
-    norms = norm or list(NORMS)
+    norms = [norm_name(name) for name in norm or NORMS]
     if eps is not None and len(norms) != 1:
         raise typer.BadParameter("--eps needs exactly one --norm, e.g. --norm Linf --eps 8/255.")
     check_plot_path(plot)

@@ -4,13 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike
 from brinell.core.certificate import Certifier
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.model import Classifier
@@ -35,7 +35,7 @@ FIRST, MOST, SHORT, LONG = 16, 512, 5.0, 20.0
 
 
 def certify(
-    run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any,
+    run: "Run | str | os.PathLike[str]", classifier: ModelLike, problem: DataLike,
     *, method: "str | Sequence[str] | Certifier | None" = None, seconds: float = SECONDS,
     device: torch.device | str | None = None, progress: bool | Listener | None = None,
 ) -> Run:  # fmt: skip

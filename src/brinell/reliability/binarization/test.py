@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.attacks import APGD, PGD, Alternating, Joint, SelectivePGD, Square
 from brinell.checks.detector import fit_to_detector, run_detector_checks
 from brinell.core.criterion import Triggers
@@ -73,10 +74,10 @@ READOUT_SAMPLES = 8
 
 
 def test_attack(
-    classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd",
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: PlanLike = "apgd",
     *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
     gap: float = 0.05, kappa: float | None = None, curve: bool = False, readout: Any = "linear",
-    layer: Layer = None, reference: Any = None, random_queries: int | None = None,
+    layer: Layer = None, reference: PlanLike | None = None, random_queries: int | None = None,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> BinarizationTest:  # fmt: skip
     """Test an attack or plan on classifiers with a known adversarial example, one classifier per sample.
@@ -111,10 +112,10 @@ def test_attack(
 
 
 def run_tests(
-    classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
+    classifier: ModelLike, problem: DataLike, threat: Threat, attacks: Iterable[PlanLike],
     *, kind: str | None = None, inner: int = 999, boundary: int = 1, corners: bool | None = None,
     gap: float = 0.05, levels: Sequence[int | float] = KAPPAS, curve: bool = False, readout: Any = "linear",
-    layer: Layer = None, reference: Any = None, random_queries: int | None = None, checked: bool = False,
+    layer: Layer = None, reference: PlanLike | None = None, random_queries: int | None = None, checked: bool = False,
     progress: bool | None = None, **options: "Unpack[ComputeOptions]",
 ) -> list[BinarizationTest]:  # fmt: skip
     """Return the test of every attack as `test_attack` returns it, at the closenesses κ in `levels`, hardest first.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from brinell.arguments import PlanLike
 from brinell.attacks import PGD
 from brinell.core.dataset import Problem
 from brinell.core.plan import Plan, Stage
@@ -42,7 +43,7 @@ def _two_reasons(setup: Setup) -> AnalysisReport:
     """Evaluate every model with a weak and a strong attack, and run the binarization test of both attacks."""
     rows = []
     for name, model in setup.classifiers.items():
-        plans = (SHORT_STEPS, "apgd")
+        plans: tuple[PlanLike, ...] = (SHORT_STEPS, "apgd")
         tests = test_attacks(model, setup.problem, setup.threat, plans, inner=199, kappa=0.999, **_common(setup)).tests
         for plan, test in zip(plans, tests, strict=True):
             run = evaluate(model, setup.problem, setup.threat, plan, **_common(setup))
@@ -72,12 +73,12 @@ def _figure_3(setup: Setup) -> AnalysisReport:
         tests = [test_attacks(m, setup.problem, setup.threat, plans, **common) for m in models]
         return _joined("binarization", tests, text)
     d = find("separated-features")
-    plans = (d.original.plan, "apgd-ce", "fab")
+    attacked: tuple[PlanLike, ...] = (d.original.plan, "apgd-ce", "fab")
     data = _images(setup)
-    swept = test_attacks(d.build(), data, d.threat, plans, sweep="kappa", inner=d.inner, **common)
+    swept = test_attacks(d.build(), data, d.threat, attacked, sweep="kappa", inner=d.inner, **common)
     robust = tuple(
         (name, _share(evaluate(d.build(), data, d.threat, plan, **common).robust_accuracy))
-        for name, plan in zip(swept.names, plans, strict=True)
+        for name, plan in zip(swept.names, attacked, strict=True)
     )
     report = _joined("binarization", [swept], f"{text} The counterpart of Mustafa et al. in the gallery.")
     accuracies = Table(f"robust accuracy of the same network, {d.threat}", ("attack", "robust accuracy"), robust)
