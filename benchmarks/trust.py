@@ -173,7 +173,9 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     finished = [d for d in plain + adaptive if "robust" in d]
     ids = {i for d in plain + adaptive for i in d["ids"]}
-    known = known_broken(entry, ids, Path(args.store)) if entry.broken else set()
+    # The truth takes longest, and says nothing about a draw that is not called reliable.
+    asked = entry.broken and bool(adaptive or any(d["verdict"] == "reliable" for d in plain))
+    known = known_broken(entry, ids, Path(args.store)) if asked else set()
     if entry.broken and not entry.randomised:
         known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
     out: dict[str, Any] = {"name": entry.name, "broken": entry.broken, "threat": str(entry.threat)}
@@ -181,7 +183,7 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
         rows = []
         for d in draws:
             row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
-            if entry.broken:
+            if asked:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
                 row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
@@ -272,7 +274,11 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             "",
             f"`python benchmarks/trust.py`, plan `{args.plan}` with default options, draws of {args.n} of 300 samples "
             f"(fewer where the data have fewer), one thread, torch {torch.__version__}, {platform.machine()}. Means "
-            "over the draws. Passes are forward plus backward passes per draw."
+            "over the draws. "
+            + "Where a check warns, the full plan did not go on to all survivors. "
+            * args.short
+            + "The truth is given where a draw is reliable or the evaluation was adaptive. Passes are forward plus "
+            "backward passes per draw."
             + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else ""),
             "",
             f"**Broken defences ({len(bad)}).** Reliable and more than 2 points above the truth: {wrong} of "
