@@ -138,7 +138,9 @@ def _ids(ids: list[Any]) -> str:
     numbers = all(isinstance(i, int) for i in ids)
     if numbers and ids == list(range(len(ids))):
         return f"0 to {len(ids) - 1} without gaps: the first samples of the data in its order, not a draw from it"
-    return f"from {ids[0]} to {ids[-1]}, with gaps" if ids else "none"
+    if not ids:
+        return "none"
+    return f"from {ids[0]} to {ids[-1]}, {'with gaps' if numbers else 'the names of the samples'}"
 
 
 def threat(view: DossierView) -> Section:
