@@ -20,9 +20,8 @@ demo: ## install into a fresh environment, evaluate the embedded model, write it
 	rm -rf $(DEMO)
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt '.[report]'
-	$(DEMO)/bin/brinell demo --out $(DEMO)/run
 	@mkdir -p build
-	$(DEMO)/bin/brinell report $(DEMO)/run --data demo --out build/demo.html
+	$(DEMO)/bin/brinell demo --out $(DEMO)/run --report build/demo.html
 
 # Made anew once per make command: `make check test` shares it.
 environment:

@@ -4,6 +4,7 @@ import http.server
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from jaxtyping import config, install_import_hook
 HOOK = install_import_hook("brinell", "beartype.beartype")
 
 import torch  # noqa: E402
+
+from brinell.results.format import folders  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -42,6 +45,12 @@ def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Checks of shapes at run time, where they are made."""
     with _disabled(not any(part in request.node.nodeid for part in CHECKED)):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _default_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without a folder do not lie in the working directory, where the next test would find them."""
+    monkeypatch.setattr(folders, "PARENT", str(tmp_path_factory.getbasetemp() / f"runs-{uuid.uuid4().hex}"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from brinell.results.format import folders
+
 CALL = ("evaluate", "--model", "demo", "--data", "demo", "--n", "8", "--eps", "8/255", "--plan", "fgsm", "-q")
+
+
+@pytest.fixture(autouse=True)
+def _in_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "PARENT", "runs")
 
 
 def test_the_folder_and_the_next_commands_end_the_output(brinell: Any, here: Path) -> None:
@@ -20,3 +29,10 @@ def test_the_folder_and_the_next_commands_end_the_output(brinell: Any, here: Pat
     assert brinell(*CALL, "--name", "Mine").code == 0
     assert [p.name for p in (here / "runs").iterdir()] == [Path(folder).name]
     assert brinell(*CALL, "--name", "Mine", "--json").out.rstrip().endswith("}")
+
+
+def test_the_demonstration_ends_with_its_report_and_the_next_commands(brinell: Any, here: Path) -> None:
+    result = brinell("demo", "--n", "8", "--plan", "fgsm", "-q")
+    page = "runs/demo-demo-linf-0.1-fgsm.html"
+    assert result.out.rstrip().splitlines()[-1] == f"Report: {page} (open it in a browser)"
+    assert (here / page).stat().st_size > 10_000 and "brinell verify runs/" in result.out

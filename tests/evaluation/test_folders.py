@@ -9,7 +9,13 @@ import brinell
 from brinell.core.dataset import Problem
 from brinell.errors import RunError
 from brinell.results import Run, Writer, new_manifest
+from brinell.results.format import folders
 from brinell.results.format.folders import default_folder, default_name, stored_folder
+
+
+@pytest.fixture(autouse=True)
+def _in_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "PARENT", "runs")
 
 
 def identity(**changes: Any) -> dict[str, Any]:

@@ -33,12 +33,10 @@ COMMON = ["--model", "demo", "--data", "demo", "--n", "4", "--quiet", "--resume"
 @pytest.mark.parametrize(
     "call",
     [
-        ["evaluate", *COMMON, "--eps", "0.1", "--plan", "fgsm"],
-        ["evaluate", *COMMON, "--eps", "0.1", "--plan", "fgsm", "--dry-run"],
         ["rescalings", *COMMON, "--eps", "0.1"],
         ["curve", *COMMON, "--norm", "Linf", "--plan", "minimal-quick"],
     ],
-    ids=["evaluate", "dry run", "rescalings", "curve"],
+    ids=["rescalings", "curve"],
 )
 def test_the_program_refuses_it_too(call: list[str]) -> None:
     done = CliRunner().invoke(app, call)

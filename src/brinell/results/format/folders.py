@@ -30,8 +30,9 @@ def default_name(identity: Mapping[str, Any]) -> str:
     return "-".join(_safe(part) for part in (*names, identity["plan"]["name"]))
 
 
-def default_folder(identity: Mapping[str, Any], parent: Path = Path(PARENT)) -> Path:
+def default_folder(identity: Mapping[str, Any], parent: Path | None = None) -> Path:
     """Return the default folder of an evaluation: the one that holds it, else the first free one (…, …-2, …-3)."""
+    parent = parent or Path(PARENT)
     found, name = stored_folder(identity, parent), default_name(identity)
     if found is not None:
         return found
@@ -43,7 +44,7 @@ def default_folder(identity: Mapping[str, Any], parent: Path = Path(PARENT)) -> 
     return parent / f"{name}-{k}"
 
 
-def stored_folder(identity: Mapping[str, Any], parent: Path = Path(PARENT)) -> Path | None:
+def stored_folder(identity: Mapping[str, Any], parent: Path) -> Path | None:
     """Return the default folder that holds a Run of this very evaluation, the newest if there are several; or None."""
     folders = reversed(_numbered(parent, default_name(identity)))
     return next((folder for folder in folders if holds(folder, identity) is not None), None)
