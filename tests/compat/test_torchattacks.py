@@ -112,6 +112,11 @@ def test_what_is_missing_names_what_to_use() -> None:
             attack(X, Y)
     with pytest.raises(TypeError):
         torchattacks.PGD(NET, epsilon=0.1)
+    attack = torchattacks.PGD(NET, eps=0.1)
+    attack.steps = 3
+    assert attack.part().steps == 3
+    with pytest.raises(brinell.InputError, match="stepz"):
+        attack.stepz = 3
 
 
 def test_transfer_keeps_the_largest_margin() -> None:

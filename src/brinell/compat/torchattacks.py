@@ -13,7 +13,7 @@ from brinell.compat.functions import Function, as_classifier, predictions, refus
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
 from brinell.core.threat import threat
-from brinell.errors import PlanError, did_you_mean
+from brinell.errors import InputError, PlanError, did_you_mean
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 
@@ -38,6 +38,14 @@ class _Call:
         self._target: Callable[[Tensor, Tensor], Tensor] | None = None
         self._mean: Tensor | None = None
         self._std: Tensor | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse attributes that would be ignored."""
+        names = list(self.__dataclass_fields__)
+        if name not in names and name[0] != "_" and name not in ("attack_mode", "targeted"):
+            known = f"attributes of {type(self).__name__.lstrip('_')}: {', '.join(names)}"
+            raise InputError(expected=known, got=name, remedy=did_you_mean(name, names))
+        super().__setattr__(name, value)
 
     def part(self) -> AnyAttack | Stage:
         """Return the attack of Brinell."""
