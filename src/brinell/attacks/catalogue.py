@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from brinell.attacks.black_box import HopSkipJump, Square
 from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
-from brinell.attacks.gradient import ACG, APGD, FGSM, PGD, MomentumPGD
+from brinell.attacks.gradient import ACG, APGD, FGSM, MIFGSM, PGD, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, DeepFool
 from brinell.attacks.pursuit import Pursuit
 from brinell.attacks.search import Bisect, Descend, Refine
@@ -12,6 +12,7 @@ from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import DEFAULT_TARGETS, Eot, Plan, Restarts, Stage, Stages, Targets, stage
 from brinell.core.ranking import MaltRanking
+from brinell.core.start_pool import ActivationSearch
 from brinell.errors import one_of
 from brinell.ops.norms import L0, L1
 
@@ -214,6 +215,13 @@ _ALL = [
         "search, conjugate gradients near the boundary, AutoAttack at the boundary and on a random sample",
         f"Pursuit, a Brinell method, after {MM_PAPER}",
         "audited",
+    ),
+    Plan(
+        "exact",
+        (*_DENSE, Stage(MIFGSM(steps=1), label="activation-search", search=ActivationSearch())),
+        "AutoAttack, then a search through the activation patterns of a ReLU network, guided by bounds (Linf)",
+        f"{CROCE}; the search after Zhang et al. 2022, BaB-Attack",
+        "standard",
     ),
     Plan(
         "detector",

@@ -20,6 +20,8 @@ SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.1, 0.97
 # Neurons whose two children are bounded before one of them is chosen.
 CANDIDATES = 6
 TINY = 1e-8
+# From the minimisers of bounds and the positions of their margins to points to try, and which are misclassified.
+Candidates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +171,7 @@ class Searched:
     counterexample: Tensor | None = None
 
 
-def branch_and_bound(
-    net: Undecided, expired: Callable[[], bool], misclassified: Callable[[Tensor], Tensor], most: int = MOST
-) -> Searched:
+def branch_and_bound(net: Undecided, expired: Callable[[], bool], candidates: Candidates, most: int = MOST) -> Searched:
     """Split subproblems until every bound is positive, a point is misclassified, or the time is over."""
     fresh, kept, passes = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     waiting, proved = take(fresh, fresh.target[:0]), torch.inf
@@ -182,7 +182,7 @@ def branch_and_bound(
         if not len(waiting):
             return Searched(proved, passes)
         least = float(waiting.value.min())
-        wrong = _wrong(net, kept, misclassified)
+        wrong = _wrong(net, kept, fresh.target, candidates)
         if wrong is not None:
             return Searched(least, passes, "a counterexample was found", wrong)
         if expired():
@@ -198,13 +198,12 @@ def branch_and_bound(
         passes += made + 1
 
 
-def _wrong(net: Undecided, kept: Bounded, misclassified: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return a misclassified point among the minimisers of the bounds, if there is one."""
-    shape = net.region.x0.shape[1:]
-    x = net.region.rows(torch.zeros(len(kept.value), dtype=torch.long, device=kept.value.device)).minimiser(
-        kept.at_input.view(-1, *shape)
-    )
-    bad = misclassified(x).nonzero()[:, 0]
+def _wrong(net: Undecided, kept: Bounded, target: Tensor, candidates: Candidates) -> Tensor | None:
+    """Return a misclassified point among those that the minimisers of the bounds lead to, if there is one."""
+    first = torch.zeros(len(kept.value), dtype=torch.long, device=kept.value.device)
+    minimiser = net.region.rows(first).minimiser(kept.at_input.view(-1, *net.region.x0.shape[1:]))
+    x, misclassified = candidates(minimiser, target)
+    bad = misclassified.nonzero()[:, 0]
     return x[bad[0]] if len(bad) else None
 
 

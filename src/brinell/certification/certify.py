@@ -205,7 +205,10 @@ def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) 
 
 
 def _branch_and_bound(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
-    _decide(batch, which[0], "branch-and-bound", branch_and_bound, lambda: left() <= 0)
+    def search(net: Undecided, left: Callable[[], float], misclassified: Callable[[Tensor], Tensor]) -> Searched:
+        return branch_and_bound(net, lambda: left() <= 0, lambda x, _: (x, misclassified(x)))
+
+    _decide(batch, which[0], "branch-and-bound", search, left)
 
 
 def _milp(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:

@@ -10,7 +10,7 @@ from brinell.certification.activations import Activation
 from brinell.certification.network import TracedNetwork
 from brinell.certification.operations import Affine
 from brinell.certification.rounding import UNIT64, noise, size
-from brinell.core.threat import TOLERANCE, Threat
+from brinell.core.threat import TOLERANCE, Ball, Threat
 from brinell.ops.norms import Norm
 from brinell.ops.rowwise import flat, rows
 
@@ -34,11 +34,15 @@ class Region:
     @classmethod
     def of(cls, x: Tensor, threat: Threat) -> "Region":
         """Return the region of a batch; a threat with one radius per sample has those of this batch."""
-        ball = threat.ball(torch.arange(len(x), device="cpu"), x.device)
+        return cls.around(x, threat.ball(torch.arange(len(x), device="cpu"), x.device))
+
+    @classmethod
+    def around(cls, x: Tensor, ball: Ball) -> "Region":
+        """Return the region of a batch within a ball."""
         low, high = ball.bounds(x)
         x0 = x.double()
         eps = ball.eps.double() * (1 + TOLERANCE) * (1 + WIDER)
-        return cls(x0, threat.norm, eps, low.double() - x0, high.double() - x0)
+        return cls(x0, ball.norm, eps, low.double() - x0, high.double() - x0)
 
     def rows(self, index: Tensor) -> "Region":
         """Return the region of the samples at `index`."""
@@ -49,6 +53,11 @@ class Region:
     def is_box(self) -> bool:
         """Whether the region is a box, so that intervals of a linear function are exact."""
         return self.norm.corners
+
+    @property
+    def plain(self) -> "Region":
+        """The region without the tolerance on the radius: points of it stay inside when they are rounded to float32."""
+        return replace(self, eps=self.eps / ((1 + TOLERANCE) * (1 + WIDER)))
 
     @cached_property
     def box(self) -> tuple[Tensor, Tensor]:
@@ -67,8 +76,7 @@ class Region:
 
     def minimiser(self, a: Tensor) -> Tensor:
         """Return the point of the region with the smallest a·x per sample, (b, *shape) → (b, *shape)."""
-        eps = self.eps / ((1 + TOLERANCE) * (1 + WIDER))
-        return self.x0 + self.norm.minimiser(a, eps, self.low, self.high)
+        return self.x0 + self.norm.minimiser(a, self.plain.eps, self.low, self.high)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from brinell.core.attack import AnyAttack, Attack, Attempt, Requires, call_attack
 from brinell.core.ranking import AttackRanking, LogitRanking, MaltRanking, TargetRanking
 from brinell.core.references import References
-from brinell.core.start_pool import StartPool
+from brinell.core.start_pool import ActivationSearch, StartPool
 from brinell.core.surrogate import Surrogate
 from brinell.core.threat import Threat, parse_eps
 from brinell.errors import PlanError, one_of
@@ -35,7 +35,8 @@ class Stage:
     only this share of the samples, drawn by seed and id. With `near`, an audit also attacks every sample whose margin
     the other stages reduced to less than this share of its clean margin. `noise` replaces the attack's name in the
     noise key: stages with equal `noise` have equal random starts. With `via` the attack follows the gradients of a
-    surrogate of the model; the model itself judges every point.
+    surrogate of the model; the model itself judges every point. With `search` the attack starts at the points that a
+    search through activation patterns finds, in Linf and for networks of ReLUs.
 
     >>> from brinell.attacks import APGD
     >>> Stage(APGD(loss="dlr-targeted"), ranks=(2, 3), label="apgd-t").name
@@ -54,6 +55,7 @@ class Stage:
     share: float | None = None
     via: Surrogate | None = None
     near: float | None = None
+    search: ActivationSearch | None = None
 
     def __post_init__(self) -> None:
         if self.restarts < 1 or self.eot < 1:
@@ -163,6 +165,8 @@ class Stage:
             body["via"] = self.via.to_json()
         if self.near is not None:
             body["near"] = self.near
+        if self.search is not None:
+            body["search"] = self.search.to_json()
         return {**body, "hash": attack_hash(body)}
 
 

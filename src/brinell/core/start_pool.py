@@ -1,14 +1,14 @@
-"""A fixed pool of perturbations that broke other samples: starting points for attacks."""
+"""Starting points for attacks: a fixed pool of perturbations that broke other samples, and a search with a budget."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from brinell.core.threat import Threat
-from brinell.errors import InputError
+from brinell.errors import InputError, PlanError
 
 if TYPE_CHECKING:
     from brinell.core.dataset import Problem
@@ -77,3 +77,30 @@ class StartPool:
     def to_json(self) -> dict[str, Any]:
         """Return what the manifest of a Run stores about the pool."""
         return {"n": len(self.y), "sha256": self.digest}
+
+
+@dataclass(frozen=True)
+class ActivationSearch:
+    """Search before the attack of a stage: its points are where the attack starts, and the engine verifies them.
+
+    Branch and bound on the ReLUs of the network visits `batches` batches of subproblems per sample. The minimiser of
+    each bound is improved by `steps` gradient steps. Work is counted in batches, never in seconds.
+
+    >>> ActivationSearch(batches=10)
+    ActivationSearch(batches=10, steps=20)
+    """
+
+    batches: int = 40
+    steps: int = 20
+
+    def __post_init__(self) -> None:
+        if self.batches < 1 or self.steps < 0:
+            raise PlanError(
+                expected="at least 1 batch and 0 steps",
+                got=f"batches = {self.batches}, steps = {self.steps}",
+                remedy="Write e.g. ActivationSearch(batches=40, steps=20).",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the budget's entry in the manifest of a Run."""
+        return asdict(self)

@@ -174,6 +174,12 @@ def require_suitable(p: Plan, threat: Threat) -> None:
                 got=f"{s.name}, which works only in {', '.join(n.name for n in s.attack.norms)}",
                 remedy="Use the plan minimal, which has attacks for every norm.",
             )
+        if s.search is not None and (threat.unlimited or not threat.norm.corners):
+            raise PlanError(
+                expected="the threat Linf with a radius for a search through activation patterns",
+                got=str(threat),
+                remedy="Use the plan autoattack or fast in this norm.",
+            )
         if threat.unlimited and not (s.attack.minimum_norm and (s.ranking.attack is None or s.radius is not None)):
             raise PlanError(
                 expected="a threat with a radius, or minimum-norm attacks",

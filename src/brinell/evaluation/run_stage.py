@@ -12,6 +12,7 @@ from torch import Tensor
 from brinell.core.attack import AnyAttack, Batch, Requires
 from brinell.core.plan import Stage
 from brinell.core.ranking import MaltRanking, rank_by_distance, rank_targets
+from brinell.core.start_pool import ActivationSearch
 from brinell.core.surrogate import Surrogate
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.accelerate import scheduler_for
@@ -188,6 +189,8 @@ def run_stage(
     queries = stage.attack.queries * len(stage.attempts()) * stage.eot * (1 if stage.via is None else 2)
     context.listener(StageStarted(stage.name, len(at), before + queries))
     begun = time.perf_counter()
+    if stage.search is not None:
+        start = _searched(context, stage.search, c, at)
     samples = _samples(context, stage, c, at, start)
     engine = _engine(context, stage, c.logits.device)
     last, passes, finished, broken = time.perf_counter(), 0, 0, 0
@@ -216,6 +219,18 @@ def run_stage(
             with suppress(Exception):
                 yield _finish(context, stage, c, samples, at, held, 0.0)
         raise
+
+
+def _searched(context: StageContext, search: ActivationSearch, c: Clean, at: Tensor) -> Tensor:
+    """Return the points that the search finds for the samples at positions `at`, and the clean points elsewhere."""
+    # Imported where it is used: other stages need none of it.
+    from brinell.certification.activation_search import searched_points
+
+    device, which = c.logits.device, at.cpu()
+    x, y = c.chunk.x[which].to(device), c.chunk.y[which].to(device)
+    ball = context.threat.ball(which + c.chunk.offset, device)
+    found = searched_points(search, context.oracle.classifier, x, y, ball)
+    return c.chunk.x.index_copy(0, which, found.to(c.chunk.x))
 
 
 def _startup_seconds(context: StageContext) -> float:

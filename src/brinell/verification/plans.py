@@ -10,6 +10,7 @@ from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Problem
 from brinell.core.plan import Plan, Stage
 from brinell.core.ranking import MaltRanking
+from brinell.core.start_pool import ActivationSearch
 from brinell.core.surrogate import Surrogate
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
@@ -89,6 +90,7 @@ def _stage(stored: Mapping[str, Any], name: str) -> Stage:
             stored.get("share"),
             near=stored.get("near"),
             via=_surrogate(stored.get("via")),
+            search=None if stored.get("search") is None else ActivationSearch(**stored["search"]),
         )
         same = stage.to_json()["hash"] == stored.get("hash")
     except KeyError as error:
