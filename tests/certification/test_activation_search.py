@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.certification.test_exact import known, world
 from torch import nn
 
 import brinell
@@ -11,7 +12,6 @@ from brinell.core.start_pool import ActivationSearch
 from brinell.core.threat import L2, Linf, threat
 from brinell.errors import ModelError, PlanError
 from brinell.ops import rng
-from tests.certification.test_exact import known, world
 
 SEARCH = Stage(MIFGSM(steps=1), label="activation-search", search=ActivationSearch(batches=5, steps=10))
 WIDTHS = (3, 3, 3)
