@@ -58,7 +58,7 @@ class Layers:
 
     `near` are the stages of the full plan that attack further from the boundary than the others.
 
-    >>> rings = Ring(0.0, 0.05, 4, 4, 1), Ring(0.05, 0.1, 6, 0, 0)
+    >>> rings = Ring(0.0, 0.05, 4, 4, 2), Ring(0.05, 0.1, 6, 0, 0)
     >>> Layers(500, (StageResult("search", 300, 0),), rings).reach
     0.1
     >>> Layers(500, (StageResult("search", 300, 5),), rings).reach
