@@ -409,6 +409,20 @@ def test_onnx_fingerprints(onnx, twins):
     assert len(marks) == 2
 
 
+def test_estimators_wrap_themselves():
+    linear_model = requires("sklearn.linear_model")
+    data = brinell.data.load("demo", 64)
+    x, y = data.x.flatten(1).numpy(), data.y.numpy() % 3
+    fitted = linear_model.LogisticRegression(max_iter=200).fit(x, y)
+    run = brinell.evaluate(fitted, (data.x, y), brinell.Linf(0.05), "fgsm", progress=False, test=False)
+    assert run.identity.model.name == "LogisticRegression" and run.clean_accuracy.k == (fitted.predict(x) == y).sum()
+    with pytest.raises(InputError, match="Call fit first"):
+        brinell.evaluate(linear_model.LogisticRegression(), (data.x, y), brinell.Linf(0.05), "fgsm", progress=False)
+    odd = linear_model.LogisticRegression(max_iter=200).fit(x, 2 * y)
+    with pytest.raises(InputError, match="searchsorted"):
+        brinell.evaluate(odd, (data.x, 2 * y), brinell.Linf(0.05), "fgsm", progress=False)
+
+
 # ---------------------------------------------------------------------------------------------------------- TensorFlow
 
 
