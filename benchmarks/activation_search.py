@@ -1,4 +1,4 @@
-"""Samples that others proved unsafe and gradient attacks leave standing: does the search of the plan `exact` break them?
+"""Samples that others proved unsafe and gradient attacks miss: does the search of the plan `exact` break them?
 
 Usage: python benchmarks/activation_search.py [--model madry_tiny] [--batches 40]
 
