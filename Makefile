@@ -19,7 +19,7 @@ help: ## list the targets
 demo: ## install into a fresh environment, evaluate the embedded model, write its report to build/demo.html
 	rm -rf $(DEMO)
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt '.[report]'
+	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt .
 	@mkdir -p build
 	$(DEMO)/bin/brinell demo --out $(DEMO)/run --report build/demo.html
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import brinell
-from brinell import L2, Linf, Problem, Run, attack, attacks, evaluate, plans, verify, wrap
+from brinell import L2, Linf, PlanError, Problem, Run, attack, attacks, evaluate, plans, verify, wrap
 from brinell.models.demo import demo_net
 from brinell.models.wrap import TorchClassifier
 from brinell.results import ROWS
@@ -242,3 +242,8 @@ def test_all_weights_are_read_once_for_the_fingerprint(
     run = evaluate("demo", problem[:4], Linf(0.1), "fgsm", device=device, progress=False)
     assert len(asked) == 1
     assert run.manifest["identity"]["model"]["fingerprint"] == whole(wrap(demo_net()))
+
+
+def test_the_name_of_a_plan_is_no_list_of_attacks() -> None:
+    with pytest.raises(PlanError, match=r"got the text 'fast'\. Pass plan='fast' to brinell.evaluate"):
+        brinell.plan("fast")

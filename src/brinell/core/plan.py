@@ -370,4 +370,8 @@ def plan(
     >>> [s.name for s in plan([PGD(), APGD(loss="dlr")]).stages]
     ['pgd-ce', 'apgd-dlr']
     """
+    given: object = parts
+    if isinstance(given, str):
+        remedy = f"Pass plan={parts!r} to brinell.evaluate, or call brinell.attacks.catalogue.by_name({parts!r})."
+        raise PlanError(expected="a list of attacks and stages", got=f"the text {parts!r}", remedy=remedy)
     return Plan(name, tuple(stage(p) for p in parts), description, strength=strength)
