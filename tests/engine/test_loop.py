@@ -17,10 +17,11 @@ from brinell.engine.cuda import scheduler
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
+from brinell.engine.scheduler import Scheduler
 from brinell.engine.slots import Samples
 from brinell.models.wrap import wrap
 from brinell.ops import rng
-from brinell.ops.rowwise import concat, take
+from brinell.ops.rowwise import concat, same, take
 from brinell.testing import linear_world
 
 ONE_LEG = (Attempt(),)
@@ -442,3 +443,20 @@ def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, 
         scheduler=ConcurrentScheduler,
     )
     assert net.calls == 2 * asked
+
+
+def test_attempts_at_the_same_time_give_the_bits_of_one_after_another() -> None:
+    """Without early exit the engine runs the attempts of a sample in parallel, whatever the number of slots."""
+    world = linear_world(classes=3, n=7)
+    attempts = tuple(Attempt(rank, restart) for rank in range(2) for restart in range(2))
+    x, y = world.x[:7], world.y[:7]
+    targets = ((y[:, None] + 1 + torch.tensor([a.rank for a in attempts])) % 3).long()
+
+    def records(scheduler: Any, slots: int) -> Any:
+        more = {"attempts": attempts, "targets": targets, "early_exit": False, "slots": slots}
+        return run(world.classifier, x, y, Linf(0.1), FAB(steps=3, targeted=True), scheduler=scheduler, **more)
+
+    in_turn = records(lambda engine, samples: Scheduler(engine, samples), 64)
+    assert in_turn.forwards.tolist() == [24] * 7
+    for slots in (3, 10, 64):
+        assert same(records(Scheduler, slots), in_turn)

@@ -13,7 +13,7 @@ from brinell.core.threat import Ball
 from brinell.ops.device_cache import table
 from brinell.ops.losses import LOSSES
 from brinell.ops.norms import Norm
-from brinell.ops.rowwise import flat, rows
+from brinell.ops.rowwise import flat, head, may_branch, put, rows, take, where_rows
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 # Shorter gradients have no direction.
@@ -79,6 +79,31 @@ class Wrapper(Attack[S]):
     @property
     def leaves_ball(self) -> bool:
         return self.attack.leaves_ball
+
+
+def stepped(attack: AnyAttack, which: Mask, state: Any, a: Response, p: Batch, ball: Ball) -> Any:
+    """Return the states in which the rows `which` have made a step of the attack; on a CPU only these are computed."""
+    if not may_branch(which):
+        return where_rows(which, attack.step(state, a, p, ball), state)
+    if bool(which.all()):
+        return attack.step(state, a, p, ball)
+    return _on_rows(which, state, lambda i: attack.step(take(state, i), take(a, i), take(p, i), ball.subset(i)))
+
+
+def begun(attack: AnyAttack, which: Mask, state: Any, p: Batch, ball: Ball) -> Any:
+    """Return the states in which the rows `which` are at the beginning of the attack."""
+    if not may_branch(which):
+        return where_rows(which, attack.init(p, ball), state)
+    return _on_rows(which, state, lambda i: attack.init(take(p, i), ball.subset(i)))
+
+
+def _on_rows(which: Mask, state: Any, change: Callable[[Tensor], Any]) -> Any:
+    index = which.nonzero()[:, 0]
+    if not len(index):
+        return state
+    # At least two rows: torch splits the reduction of a single long row over threads, which rounds differently.
+    changed = change(index if len(index) > 1 else index.repeat(2))
+    return put(state, index, head(changed, len(index)))
 
 
 def misclassified(a: Response, p: Batch) -> Mask:

@@ -15,7 +15,7 @@ from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.losses import likeliest_wrong
-from brinell.ops.rowwise import flat, number_where, put, take, where_rows
+from brinell.ops.rowwise import flat, may_branch, number_where, put, take, where_rows
 from brinell.ops.types import Labels, Logits, Mask, Scalars
 
 # docs/design/fast.md explains these numbers. The reach of a run is the gain that its first gradient promises within the
@@ -43,11 +43,6 @@ def _timetable(steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
     patience = [PATIENCE.get(a, torch.inf) for a in ages]
     due = torch.tensor([a in CHECKPOINTS for a in ages], dtype=torch.bool, device=device)
     return due, torch.tensor(patience, dtype=torch.float32, device=device)
-
-
-def _may_branch(v: Tensor) -> bool:
-    """Return whether code may branch on tensor values to save work: only on a CPU and uncompiled."""
-    return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _near(closest: Scalars, extra: Labels) -> Mask:
@@ -177,7 +172,7 @@ class Pursuit(Attack[PursuitState]):
         if not ball.norm.sparse:
             return self._plain.step(run, a, p, ball)
         plain = self._plain.step(replace(run, t=run.t.clamp(max=self.steps)), a, p, ball)
-        if _may_branch(shrinking) and not bool(shrinking.any()):
+        if may_branch(shrinking) and not bool(shrinking.any()):
             return plain
         return where_rows(shrinking, self._shrinking.step(run, a, p, ball), plain)
 
@@ -259,7 +254,7 @@ class Pursuit(Attack[PursuitState]):
 
     def _begin(self, s: PursuitState, new: Mask, p: Batch, ball: Ball) -> Any:
         """Return the Auto-PGD states; the rows `new` begin again at random points of the ball."""
-        if not _may_branch(new):
+        if not may_branch(new):
             return where_rows(new, self._start(s.attempt, p, ball), s.run)
         index = new.nonzero()[:, 0]
         if not len(index):

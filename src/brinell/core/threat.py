@@ -128,8 +128,9 @@ class Ball:
 
     def allows(self, x0: Points, x: Points) -> Mask:
         """Return, per row, whether x is finite, in the box and unchanged outside the mask, at any distance."""
-        least, greatest = torch.aminmax(x.reshape(len(x), -1), dim=1)
-        # With a NaN in a row both extremes are NaN, and the comparisons fail.
+        # With a NaN in a row both extremes are NaN, and the comparisons fail. (`aminmax` is ten times slower on a CPU.)
+        values = flat(x)
+        least, greatest = values.amin(1), values.amax(1)
         inside = (least >= LO) & (greatest <= HI)
         return inside if self.mask is None else inside & flat((x == x0) | self.mask).all(1)
 

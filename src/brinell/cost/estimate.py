@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 # The cost of shorter evaluations, in seconds if no sample breaks, is not announced.
-MIN_ANNOUNCED = 10.0
+MIN_ANNOUNCED = 60.0
 
 
 def estimate(

@@ -59,7 +59,7 @@ class BestSoFar:
         # On the surface of the ball an attack may rightly come to rest, but not without a gradient.
         free = (distance < INSIDE * ball.eps) | self.nearest
         if a.grad is not None:
-            free = free | ~flat(a.grad).any(1)
+            free = free | (flat(a.grad).abs().amax(1) == 0)
         still = torch.where(live, (best.still + 1) * (free & (margin == best.last)), best.still)
         return replace(
             best,

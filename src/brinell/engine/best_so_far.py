@@ -1,11 +1,12 @@
 """The best point of every sample so far. The rule for the best point is `BestSoFar` in `attack_step`."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from brinell.ops.rowwise import where
+from brinell.ops.rowwise import concat, take, where
 
 NEVER = -1
 
@@ -82,3 +83,26 @@ def joined(a: Best, b: Best, nearest: bool) -> Best:
         still=b.still,
         longest=torch.maximum(a.longest, b.longest),
     )
+
+
+class BestRow(NamedTuple):
+    """One sample's best point: the row `at` of `best`."""
+
+    best: Best
+    at: int
+
+
+def gather_rows(rows: list[BestRow]) -> Best:
+    """Return one `Best` with these rows, which may come from different `Best` objects."""
+    groups: dict[int, list[int]] = {}
+    for k, r in enumerate(rows):
+        groups.setdefault(id(r.best), []).append(k)
+    parts = [_rows_at(rows[group[0]].best, [rows[k].at for k in group]) for group in groups.values()]
+    if len(parts) == 1:
+        return parts[0]
+    order = [k for group in groups.values() for k in group]
+    return _rows_at(concat(parts), sorted(range(len(order)), key=order.__getitem__))
+
+
+def _rows_at(best: Best, index: list[int]) -> Best:
+    return take(best, torch.tensor(index, device=best.x.device, dtype=torch.long))

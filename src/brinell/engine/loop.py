@@ -13,11 +13,17 @@ from brinell.core.threat import Ball
 from brinell.engine.attack_step import AttackStep, BestSoFar
 from brinell.engine.best_so_far import Best, at_next_attempt, blank
 from brinell.engine.oracle import Oracle
+from brinell.engine.parallel_attempts import ParallelAttempts
 from brinell.engine.scheduler import Scheduler
 from brinell.engine.slots import Entry, Samples, Slots
 from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.rowwise import concat, head, take
+
+
+def go_on(iterations: int) -> bool:
+    """Never end a run: the default of `Engine.tick`."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,17 @@ class Engine:
     early_exit: bool = True
     draws: int = 1
     refined: bool = False
-    tick: Callable[[int], bool] = lambda iterations: False
+    tick: Callable[[int], bool] = go_on
     observe: Callable[[Slots, Response], None] | None = None
     scheduler: Callable[["Engine", Samples], Scheduler] = Scheduler
     keep_best: bool = False
 
     def run(self, samples: Samples) -> Iterator[tuple[Tensor, Best]]:
         """Attack the samples; whenever samples finish, yield their positions in `samples` and their best points."""
+        # An observer and a clock expect the attempts of a sample one after another.
+        watched = self.observe is not None or self.tick is not go_on
+        if self.scheduler is Scheduler and not self.early_exit and len(self.attempts) > 1 and not watched:
+            return ParallelAttempts(self, samples).run()
         return self.scheduler(self, samples).run()
 
     def attack_step(

@@ -21,7 +21,17 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     >>> where(torch.tensor([True, False]), torch.ones(2, 2), torch.zeros(2, 2)).tolist()
     [[1.0, 1.0], [0.0, 0.0]]
     """
+    if may_branch(mask) and a.shape == b.shape and a.dtype == b.dtype:
+        # Often all rows or none are selected, and copying takes as long as a step's arithmetic.
+        count = int(mask.count_nonzero())
+        if count in (0, len(mask)):
+            return a if count else b
     return torch.where(rows(mask, a), a, b)
+
+
+def may_branch(v: Tensor) -> bool:
+    """Return whether code may branch on tensor values to save work: only on a CPU and uncompiled."""
+    return v.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def number_where(mask: Tensor, a: float, b: float) -> Tensor:

@@ -11,7 +11,7 @@ from brinell.core.attack import Batch, Response
 from brinell.core.threat import Ball
 from brinell.ops import rng
 from brinell.ops.norms import L2, Norm
-from brinell.ops.rowwise import flat, number_where, rows, where
+from brinell.ops.rowwise import flat, may_branch, number_where, rows, where
 from brinell.ops.types import Points, Scalars
 
 # Rony et al. 2019: steps from 1 to 0.01 along a cosine, first radius 1.
@@ -62,8 +62,9 @@ class DDN(MinimumNormAttack[DDNState]):
     def step(self, s: DDNState, a: Response, p: Batch, ball: Ball) -> DDNState:
         g = ball.masked(a.gradient)
         lost = flat(g).square().sum(1).sqrt() < FLAT
-        noise = ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:])))
-        d = s.d + rows(schedule("cosine", s.t, self.steps, STEP, STEP_END), g) * unit(where(lost, noise, g))
+        if not may_branch(lost) or bool(lost.any()):
+            g = where(lost, ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:]))), g)
+        d = s.d + rows(schedule("cosine", s.t, self.steps, STEP, STEP_END), g) * unit(g)
         factor = number_where(misclassified(a, p), 1 - self.gamma, 1 + self.gamma)
         eps = torch.minimum(s.eps * factor, ball.span(p.x))
         x = ball.apply(p.x, rows(eps, d) * unit(d))

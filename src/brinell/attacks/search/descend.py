@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import PointState, Wrapper, misclassified
+from brinell.attacks._common import PointState, Wrapper, begun, misclassified, stepped
 from brinell.attacks._parameters import check_numbers
 from brinell.attacks.gradient.pgd import PGD
 from brinell.attacks.minimum_norm.fmn import FMN
@@ -14,7 +14,7 @@ from brinell.core.threat import Ball
 from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import Norm
-from brinell.ops.rowwise import where, where_rows
+from brinell.ops.rowwise import where
 from brinell.ops.types import Keys, Labels, Mask, Scalars
 
 # Losses that agree as long as no target is chosen.
@@ -123,11 +123,11 @@ class Descend(Wrapper[DescendState]):
         size = ball.norm.size(s.x - p.x)
         hit = misclassified(a, p) & ball.allows(p.x, s.x) & (size < s.high)
         high = torch.where(hit, size, s.high)
-        before = where_rows(s.down, s.before, self.before.step(s.before, a, p, ball))
-        stepped = self.attack.step(s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))
+        before = stepped(self.before, ~s.down, s.before, a, p, ball)
+        moved = stepped(self.attack, s.down, s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))
         spent = ~s.down & (before.t >= self.before.queries)
         won = s.down & hit
-        failed = s.down & ~hit & (stepped.t >= self.attack.queries)
+        failed = s.down & ~hit & (moved.t >= self.attack.queries)
         over, down = spent | won | failed, s.down | spent
         cut = torch.where(failed, s.cut / 2, s.cut)
         tried = s.tried + (won | failed).long()
@@ -135,7 +135,6 @@ class Descend(Wrapper[DescendState]):
         done = over & (high.isinf() | (high <= 0) | (cut < self.least) | (tried >= self.rounds))
         eps = torch.where(over & high.isfinite(), high * (1 - cut), s.eps)
         key = torch.where(over, rng.fold(p.key, tried + 1), s.key)
-        fresh = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=eps))
-        inner = where_rows(over, fresh, where_rows(s.down, stepped, s.inner))
+        inner = begun(self.attack, over, moved, replace(p, key=key, start=None), replace(ball, eps=eps))
         t, x = torch.where(done, self.queries, s.t + 1), where(done, s.x, where(down, inner.x, before.x))
         return DescendState(t, x, before, inner, eps, high, cut, down, tried, key)

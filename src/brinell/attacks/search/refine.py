@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import PointState, Wrapper, misclassified
+from brinell.attacks._common import PointState, Wrapper, misclassified, stepped
 from brinell.attacks._parameters import check_whole
 from brinell.attacks.minimum_norm.deepfool import DeepFool
 from brinell.core.attack import AnyAttack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
-from brinell.ops.rowwise import rows, where, where_rows
+from brinell.ops.rowwise import rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 
@@ -83,7 +83,7 @@ class Refine(Wrapper[RefineState]):
         nearest, distance = where(nearer, s.x, s.nearest), torch.where(nearer, size, s.distance)
         middle = (s.low + s.high) / 2
         low, high = torch.where(s.back & ~hit, middle, s.low), torch.where(s.back & hit, middle, s.high)
-        inner = where_rows(s.back, s.inner, self.attack.step(s.inner, a, p, ball))
+        inner = stepped(self.attack, ~s.back, s.inner, a, p, ball)
         spent = ~s.back & (inner.t >= self.attack.queries)
         back, halved = s.back | spent, s.halved + s.back.long()
         # Rows without an adversarial point have no segment to bisect.

@@ -2,26 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from brinell.engine.best_so_far import Best, joined
+from brinell.engine.best_so_far import Best, BestRow, gather_rows, joined
 from brinell.engine.cuda.graphs import DeviceMicroBatch
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
 from brinell.engine.scheduler import outcome_of
 from brinell.engine.slots import Entry, MicroBatch
-from brinell.ops.rowwise import concat, take
 
 PAIR = 2  # micro-batches
-
-
-class BestRow(NamedTuple):
-    """One sample's best point: the row `at` of `best`."""
-
-    best: Best
-    at: int
 
 
 @dataclass
@@ -128,7 +119,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         rows = [row for i in over if (row := self.under_way.pop(i).so_far) is not None]
         _pack([self.under_way[i] for i in touched if i in self.under_way])
         if over:
-            yield self.index(over), _gather(rows)
+            yield self.index(over), gather_rows(rows)
 
     def _next(self, count: int, ahead: bool = False) -> list[tuple[int, int]]:
         """Return up to `count` (sample, attempt) pairs to begin: first for idle samples, then for new samples.
@@ -204,7 +195,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         while ready := [s for s in samples if s.joined in s.ended]:
             both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
             if pairs := [(s, a, b) for s, a, b in both if a is not None]:
-                best = joined(_gather([a for _, a, _ in pairs]), _gather([b for _, _, b in pairs]), nearest)
+                best = joined(gather_rows([a for _, a, _ in pairs]), gather_rows([b for _, _, b in pairs]), nearest)
                 for k, (s, _, _) in enumerate(pairs):
                     s.so_far = BestRow(best, k)
             for s in ready:
@@ -217,28 +208,12 @@ def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
     return [i for i, busy in enumerate(micro_batch.busy) if not busy]
 
 
-def _gather(rows: list[BestRow]) -> Best:
-    """Return one `Best` with these rows, which may come from different `Best` objects."""
-    groups: dict[int, list[int]] = {}
-    for k, r in enumerate(rows):
-        groups.setdefault(id(r.best), []).append(k)
-    parts = [_rows_at(rows[group[0]].best, [rows[k].at for k in group]) for group in groups.values()]
-    if len(parts) == 1:
-        return parts[0]
-    order = [k for group in groups.values() for k in group]
-    return _rows_at(concat(parts), sorted(range(len(order)), key=order.__getitem__))
-
-
-def _rows_at(best: Best, index: list[int]) -> Best:
-    return take(best, torch.tensor(index, device=best.x.device, dtype=torch.long))
-
-
 def _pack(samples: list[SampleAttempts]) -> None:
     """Copy the best points that these samples still need, so that the memory of all other rows is freed."""
     rows = [r for s in samples for r in (s.so_far, *s.ended.values()) if r is not None]
     if not rows:
         return
-    packed = (BestRow(best, k) for best in [_gather(rows)] for k in range(len(rows)))
+    packed = (BestRow(best, k) for best in [gather_rows(rows)] for k in range(len(rows)))
     for s in samples:
         s.so_far = None if s.so_far is None else next(packed)
         s.ended = {attempt: next(packed) for attempt in s.ended}

@@ -7,8 +7,8 @@ import torch
 from brinell.ops import rng
 from brinell.ops.norms import hyperplane
 from brinell.ops.norms.base import INSIDE, TINY, Bound, Norm, inward
-from brinell.ops.norms.water_filling import capped_scale
-from brinell.ops.rowwise import flat, rows
+from brinell.ops.norms.water_filling import capped_scale, scaled
+from brinell.ops.rowwise import flat, may_branch, rows
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 
@@ -26,6 +26,8 @@ class L2Norm(Norm):
 
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
         # The solution is s·d clipped to the box, with one s in [0, 1] per row: Σ min(s² d², room²) = eps².
+        if may_branch(d) and d.dtype == torch.float32:
+            return scaled(d, eps.double() * INSIDE, lo, hi)
         room = flat(torch.where(d >= 0, hi, -lo)).double()
         v, e = flat(d).double(), eps.double() * INSIDE
         s = capped_scale(v.square(), room.square(), e.square()).sqrt().clamp(max=1)
