@@ -26,7 +26,7 @@ class ParallelAttempts(Scheduler):
     def __post_init__(self) -> None:
         given = self.samples.attempts
         if given is None:
-            self._count = torch.full((len(self.samples),), len(self.engine.attempts), device=self.samples.device)
+            self._count = torch.full_like(self.samples.eps, len(self.engine.attempts), dtype=torch.long)
             self._first = torch.zeros_like(self._count)
         else:
             self._first, self._count = given[:, 0], given[:, 1] - given[:, 0]
