@@ -155,8 +155,11 @@ def test_what_will_not_pass_is_not_tried_again(server, pauses, status):
 
 
 def test_nobody_there(pauses):
-    with pytest.raises(ModelError, match="after 1 try"):
+    with pytest.raises(
+        ModelError, match=r"no service at this address.*refused.*after 1 try.*Start the service"
+    ) as error:
         brinell.models.from_http("http://127.0.0.1:9/", version="1", retries=0, timeout=1.0).forward(WORLD.x)
+    assert "127.0.0.1:9/" in str(error.value) and "Lower" not in str(error.value)
 
 
 def test_a_rate_is_kept(server, pauses):

@@ -1,12 +1,15 @@
 """The zoo on the command line."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from brinell.cli._shared.terminal import make_table, print_table
 from brinell.models.zoo import cards
 
 DEMO = "fashion-mnist/Linf/Demo"
@@ -30,6 +33,14 @@ def test_list_filters_and_sorts(brinell: Any) -> None:
 def test_list_says_what_loads(brinell: Any) -> None:
     code, out, _ = brinell("zoo", "list", "--data", "fashion-mnist", width=200)
     assert code == 0 and "83.40" in out and "in cache" in out
+
+
+def test_tables_in_a_pipe_are_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = make_table("", ("name", "why"), [(name, "a long sentence " * 9) for name in cards()])
+    pipe = io.StringIO()
+    print_table(table, Console(file=pipe))
+    assert all(f"{name} " in pipe.getvalue() for name in cards()) and pipe.getvalue().count("\n") == len(cards()) + 4
 
 
 def test_show(brinell: Any, tmp_path: Path) -> None:

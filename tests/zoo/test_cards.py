@@ -11,7 +11,7 @@ import torch
 from zoo_helpers import made
 
 import brinell
-from brinell.errors import MissingExtra, ModelError, PlanError
+from brinell.errors import MissingExtra, ModelError
 from brinell.models.arch import FAMILIES, network
 from brinell.models.zoo import build, cards, check, find, load
 from brinell.models.zoo.card import WeightFile
@@ -92,12 +92,12 @@ def test_build_gives_the_bare_network() -> None:
 
 
 def test_an_unknown_name_offers_the_nearest() -> None:
-    with pytest.raises(PlanError, match="cifar10/Linf/Carmon2019Unlabeled"):
+    with pytest.raises(ModelError, match="cifar10/Linf/Carmon2019Unlabeled"):
         find("cifar10/Linf/Carmon2019Unlabelled")
 
 
 def test_a_short_name_must_be_the_only_one() -> None:
-    with pytest.raises(PlanError, match="cifar10/L2/Rice2020Overfitting"):
+    with pytest.raises(ModelError, match="cifar10/L2/Rice2020Overfitting"):
         find("Rice2020Overfitting")
 
 

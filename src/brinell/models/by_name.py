@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from brinell.errors import BrinellError, ModelError, PlanError, did_you_mean, first_line
+from brinell.errors import BrinellError, ModelError, did_you_mean, first_line
 from brinell.models import zoo
 from brinell.models.adapters import from_onnx
 from brinell.models.demo import demo_net
@@ -169,7 +169,7 @@ def _instead(spec: str) -> str:
         return did_you_mean(spec, ["demo"])
     try:
         return f"Did you mean {zoo.find(spec).name!r}?"
-    except PlanError as error:
+    except ModelError as error:
         return error.remedy if error.remedy.startswith("Did you mean") else example
 
 

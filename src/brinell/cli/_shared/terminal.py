@@ -1,6 +1,7 @@
 """Print tables, lines, JSON and progress bars."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from brinell.results.analyses import AnalysisReport, Cell
 
 WIDTH = 100
+# The width of tables in a file or pipe: no cell is wrapped, so that names can be searched for.
+UNWRAPPED = 2_000
 
 
 @runtime_checkable
@@ -75,7 +78,13 @@ def exit_if_failed(results: "ModelResults[Any]") -> None:
 
 
 def print_table(table: Any, console: Console) -> None:
-    """Print a table or a panel, at most 100 characters wide."""
+    """Print a table or a panel, at most 100 characters wide; a table in a file or pipe is not wrapped.
+
+    If the variable COLUMNS is set, tables have at most this width in files and pipes too.
+    """
+    if isinstance(table, Table) and not console.is_terminal and "COLUMNS" not in os.environ:
+        Console(file=console.file, width=UNWRAPPED).print(table)
+        return
     console.print(table, width=min(console.width, WIDTH))
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +27,8 @@ TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 LONGEST_WAIT = 120.0
 # No batch of scores is larger.
 LARGEST_RESPONSE = 1 << 26
+NOBODY = "no service at this address"
+START_IT = "Start the service, or correct host and port in url."
 
 Array = Any
 Encode = Callable[[Array], bytes]
@@ -48,6 +51,12 @@ def decode_json(body: bytes) -> Any:
     [[0.25, 0.75]]
     """
     return parse_json(body, finite=False)["outputs"]
+
+
+def _unreachable(error: Exception) -> bool:
+    """Return whether nobody answers at the address: the connection is refused, or the host has no address."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return isinstance(cause, ConnectionRefusedError | socket.gaierror)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -121,10 +130,15 @@ class Service:
                     raise self._error(reason, "Check url, headers and the request body from encode.") from None
             except (OSError, HTTPException) as error:  # no connection, a broken connection, or a timeout
                 reason, retry_after = f"{type(error).__name__}: {error}", None
+                if attempt == self.retries and _unreachable(error):
+                    raise self._error(f"{NOBODY} ({reason}), after {self._tries}", START_IT) from None
             if attempt < self.retries:
                 time.sleep(self._pause(attempt, retry_after))
-        tries = f"{self.retries + 1} {'try' if self.retries == 0 else 'tries'}"
-        raise self._error(f"{reason}, after {tries}", "Lower batch or rate, or raise timeout or retries.")
+        raise self._error(f"{reason}, after {self._tries}", "Lower batch or rate, or raise timeout or retries.")
+
+    @property
+    def _tries(self) -> str:
+        return f"{self.retries + 1} {'try' if self.retries == 0 else 'tries'}"
 
     def _send(self, body: bytes) -> bytes:
         request = urllib.request.Request(self.url, body, dict(self.headers), method="POST")

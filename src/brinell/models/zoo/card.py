@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files as resources
 from typing import Any
 
-from brinell.errors import PlanError
+from brinell.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def find(name: str) -> Card:
     if len(same) == 1:
         return same[0]
     near = [c.name for c in same] or _near(name, list(known))
-    raise PlanError(
+    raise ModelError(
         expected="a model of the zoo as data/threat/model (see brinell zoo list)",
         got=repr(name),
         remedy=f"Did you mean {' or '.join(map(repr, near))}?" if near else "List the names: brinell zoo list.",
