@@ -9,8 +9,10 @@ import pytest
 
 import brinell as package
 from brinell import Linf, Run, Targets
+from brinell.analysis.rescalings import RESCALINGS
 from brinell.attacks import APGD, FGSM, PGD
 from brinell.attacks.catalogue import by_name
+from brinell.defences.catalogue import DEFENCES
 
 
 @pytest.fixture
@@ -151,3 +153,10 @@ def test_rescalings_with_unknown_steps(brinell: Any, here: Path) -> None:
     code, _, err = brinell("rescalings", *DEMO, "--steps", "few")
     assert code == 2
     assert "fixed, adaptive, both" in err
+
+
+def test_the_rescalings_and_the_gallery_list_what_they_have(brinell: Any) -> None:
+    code, out, _ = brinell("rescalings", "--list", width=200)
+    assert code == 0 and all(r.name in out and r.loss in out for r in RESCALINGS)
+    code, out, _ = brinell("gallery", "--list", width=200)
+    assert code == 0 and all(d.name in out for d in DEFENCES) and "test says" not in out

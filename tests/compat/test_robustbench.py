@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import brinell
-from brinell import InputError, Linf, ModelError, PlanError, Problem
+from brinell import InputError, Linf, ModelError, Problem
 from brinell.compat import benchmark, load_model, robustbench
 from brinell.evaluation import evaluate as evaluating
 from brinell.leaderboard import benchmark as measuring
@@ -185,7 +185,7 @@ def test_load_model_reads_a_folder_of_the_originals(monkeypatch: pytest.MonkeyPa
 
 
 def test_load_model_by_norm_is_deprecated() -> None:
-    with pytest.warns(DeprecationWarning, match="threat_model"), pytest.raises(PlanError, match="fashion-mnist/Linf"):
+    with pytest.warns(DeprecationWarning, match="threat_model"), pytest.raises(ModelError, match="fashion-mnist/Linf"):
         load_model("Demo", dataset="fashion-mnist", norm="L2")
     with pytest.warns(DeprecationWarning, match="threat_model"):
         assert load_model("Demo", dataset="fashion-mnist", threat_model="L2", norm="Linf") is not None

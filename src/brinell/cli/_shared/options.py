@@ -163,6 +163,17 @@ class PrintFlags:
             as_text(Console())
 
 
+def listing(show: Callable[[Console], None], what: str) -> Any:
+    """Return the option --list, which calls `show(console)` and ends the command, whatever else is given."""
+
+    def shown(value: bool) -> None:
+        if value:
+            show(Console())
+            raise typer.Exit
+
+    return typer.Option("--list", help=what, is_eager=True, callback=shown)
+
+
 def share(text: str, option: str) -> float:
     """Return the share that a text of this option names: all options read shares alike.
 

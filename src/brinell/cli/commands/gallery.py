@@ -9,13 +9,22 @@ from rich.text import Text
 
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import make_table, percent, print_lines, print_table
+from brinell.defences.catalogue import DEFENCES
 from brinell.defences.measure import SAMPLES, DefenceResult, measure
 from brinell.report.charts.matplotlib_style import check_plot_path
 from brinell.results import Proportion
 
 
+def show_defences(console: Console) -> None:
+    """Print the name, the paper and the original and stronger evaluation of every defence."""
+    rows = [(d.name, d.imitates, d.original.how, d.stronger.how) for d in DEFENCES]
+    print_table(make_table("", ("!defence", "imitates", "original evaluation", "stronger evaluation"), rows), console)
+    print_lines(console, "Measure one: brinell gallery --only NAME.")
+
+
 def command(
     *,
+    list: Annotated[bool, options.listing(show_defences, "List the defences; measure nothing.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this defence, e.g. thermometer. Repeat for several.")
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from brinell.analysis.rescalings import STEPS, RescalingTable, rescalings
+from brinell.analysis.rescalings import RESCALINGS, STEPS, RescalingTable, rescalings
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import make_table, print_lines, print_table
 from brinell.core.plan import DEFAULT_TARGETS
@@ -16,8 +16,15 @@ BOTH = "both"
 COLUMNS = ("ID", "rescaling", "formulation", ">set size", ">ranking", ">diff.", ">A∪B−A", ">A∪B−B")
 
 
+def show_rescalings(console: Console) -> None:
+    """Print the ID, the name the formula and the loss of every rescaling."""
+    rows = [(r.id, r.name, r.formula, r.loss) for r in RESCALINGS]
+    print_table(make_table("", ("!ID", "!rescaling", "formulation", "!loss"), rows), console)
+
+
 def command(
     *,
+    list: Annotated[bool, options.listing(show_rescalings, "List the seven rescalings; measure nothing.")] = False,
     target: options.TargetFlags,
     steps: Annotated[str, typer.Option(help="fixed (20 steps), adaptive (100 steps) or both.")] = "fixed",
     targets: Annotated[int, typer.Option(help="Number of wrong classes that each attack targets.")] = DEFAULT_TARGETS,
