@@ -95,6 +95,16 @@ def test_an_honest_bundle_holds(run: Path) -> None:
     assert {s.id: s.distance for s in result.samples if s.by} == rows
 
 
+def test_a_review_says_what_it_does_and_that_data_are_others(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = brinell.data.load("demo", N)
+    result = review([bundled(run)], "demo", Problem(data.x.flip(3), data.y), progress=None)
+    told = capsys.readouterr().err
+    assert f"classify {N} clean samples" in told and ": check rows and adversarials on the model" in told
+    part = result.submissions[0]
+    assert not result.ok and not part.failures and f"The data are others: {N} of the {N} inputs" in part.objections[0]
+    assert result.bound == result.clean_accuracy
+
+
 def test_which_samples_are_run_again_depends_on_the_seed_and_the_run(run: Path) -> None:
     def chosen(count: int, seed: int) -> list[int]:
         opened = Run.open(run)

@@ -127,6 +127,13 @@ def test_other_data_under_the_same_ids_is_caught(honest: Path, problem: Problem)
     assert result.failures == {sample: "the clean input is not the one that was attacked"}
 
 
+def test_other_data_are_one_sentence(honest: Path, problem: Problem) -> None:
+    result = verify(honest, "demo", Problem(problem.x.flip(3), problem.y))
+    n = len(problem.y)
+    assert not result.ok and not result.failures and len(result.objections) == 1
+    assert f"The data are others: {n} of the {n} inputs of the Run" in str(result) and "sample 0" not in str(result)
+
+
 def test_missing_data_is_refused(honest: Path, problem: Problem) -> None:
     with pytest.raises(RunError, match="same ids"):
         verify(honest, "demo", problem[:2])

@@ -139,6 +139,12 @@ def on_standard_error(lines: Callable[[Console], Any], terminal: Callable[[Conso
         yield shown
 
 
+def say(line: str, progress: bool | None) -> None:
+    """Print what is done now, one line on standard error; nothing if `progress` is False."""
+    if progress is not False:
+        Console(stderr=True).print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 @contextmanager
 def show_progress(progress: bool | Listener | None) -> Iterator[Listener]:
     """Yield a listener that shows the engine's events on standard error, or is silent if `progress` is False.

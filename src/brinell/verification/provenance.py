@@ -146,6 +146,19 @@ def _ids_as_written(run: Run) -> list[int]:
     return list(dict.fromkeys(row_queries.ids_of(rows)[is_evidence(rows, Evidence.CLEAN)].tolist()))
 
 
+def others(failed: Mapping[int, str], run: Run) -> list[Finding]:
+    """Return one objection, that the data are others, if most samples of the Run have another input in the data.
+
+    `failed` is what `sample_failures` returns. One sentence then says more than one message per sample.
+    """
+    n = len(set(row_queries.samples(run.numbers()).tolist()))
+    other = sum(message == OTHER_INPUT for message in failed.values())
+    if 2 * other <= n:
+        return []
+    message = f"The data are others: {other:,} of the {n:,} inputs of the Run are different in them. "
+    return [objection("data", f"{message}Pass the data of the Run ({run.identity.data.name or 'unnamed'}).")]
+
+
 def sample_failures(run: Run, data: Problem, right: Mapping[int, bool] | None = None) -> dict[int, str]:
     """Return what is wrong with each failed sample, by id: it is not in the data, or its input or label differs.
 

@@ -20,6 +20,7 @@ from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import exact
 from brinell.errors import InputError, RunError
 from brinell.evaluation import coerce
+from brinell.evaluation.progress import say
 from brinell.evaluation.rows import clean
 from brinell.leaderboard import records
 from brinell.leaderboard.definitions import LEADERBOARDS
@@ -101,6 +102,7 @@ def review(
     hidden: int | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
+    progress: bool | None = False,
 ) -> Review:
     """Check submissions on the model; return the best known upper bound on its robust accuracy, and all findings.
 
@@ -113,6 +115,7 @@ def review(
     are attacked again, as in `brinell.verify`, which explains `rerun`, `hidden` and `confidence`. `seed` and the hash
     of the Run choose these samples. Without a seed, a random seed is drawn and returned, so that the author of a Run
     cannot know the seed in advance. In a file of adversarials, a point that does not fool the model is no failure.
+    `progress=None` shows on standard error what is being done.
     Cost: one forward pass per sample and adversarial, and the plan on the samples that are attacked again.
 
     >>> import brinell
@@ -136,7 +139,7 @@ def review(
         ball = _threat(runs, threat, data)
         ball.check(data.shape(), len(data))
         with exact(model.device):
-            return _review(opened, model, data, ball, sampling)
+            return _review(opened, model, data, ball, sampling, progress)
 
 
 def certify(submission: str | os.PathLike[str], result: Review, classifier: Any, problem: Any = None) -> Record:
@@ -218,18 +221,25 @@ def _refuse_own_plan(run: Run, model: Classifier, data: Problem) -> None:
 
 
 def _review(
-    held: Mapping[str, "Run | Adversarials"], model: Classifier, data: Problem, threat: Threat, sampling: RerunSample
+    held: Mapping[str, "Run | Adversarials"],
+    model: Classifier,
+    data: Problem,
+    threat: Threat,
+    sampling: RerunSample,
+    progress: bool | None,
 ) -> Review:
     oracle = Oracle(model, default_block(model.device))
     runs = [entry for entry in held.values() if isinstance(entry, Run)]
     scope = set[int]().union(*(row_queries.samples(run.numbers()).tolist() for run in runs))
     criterion = criterion_of(runs[0]) if runs else _default_criterion(oracle, data)
     draws = max([run.identity.plan.draws for run in runs], default=1)
+    say(f"classify {len(scope) or len(data):,} clean samples", progress)
     samples = _clean(oracle, data, scope, draws)
     results = []
     for name, entry in held.items():
+        say(f"{name}: check rows and adversarials on the model", progress)
         if isinstance(entry, Run):
-            result, good, again = check_run(name, entry, oracle, data, threat, samples, sampling)
+            result, good, again = check_run(name, entry, oracle, data, threat, samples, sampling, progress)
             holding = {name: good, **({f"{name}, {AGAIN}": again} if len(again.ids) else {})}
         else:
             holding, result = check_file(name, entry, oracle, data, threat, criterion, draws, samples)

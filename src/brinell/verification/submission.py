@@ -26,6 +26,7 @@ from brinell.verification.provenance import (
     other_classes,
     other_data,
     other_model,
+    others,
     refuse_shapes,
     sample_failures,
     selection,
@@ -202,8 +203,12 @@ def check_run(
     threat: Threat,
     samples: Mapping[int, SampleStatus],
     sampling: RerunSample,
+    progress: bool | None = False,
 ) -> tuple[CheckedSubmission, Adversarials, Adversarials]:
     """Check a Run; return the result, its valid adversarials, and the adversarials found by running samples again."""
+    nothing = Adversarials(np.empty(0, np.int64), np.empty((0, *data.shape()), np.float32))
+    if other := others(sample_failures(run, data), run):
+        return CheckedSubmission(name, 0, 0, root=digest(run.path), findings=tuple(other)), nothing, nothing
     objections = [*all_contradictions(run), *other_model(run, oracle.classifier), *other_data(run, data)]
     objections += [*selection(run, data), *other_plan(run, threat, oracle, data), *other_classes(run, oracle, data)]
     refuse_shapes(run, data)
@@ -216,8 +221,8 @@ def check_run(
     findings = (*objections, *failures(failed), *notes)
     result = CheckedSubmission(name, verified.checked, len(good.ids), root=digest(run.path), findings=findings)
     if sampling.count == 0 or not result.ok:
-        return result, good, Adversarials(adv.ids[:0], adv.x[:0])
-    again = run_again(run, oracle, data, threat, sampling)
+        return result, good, nothing
+    again = run_again(run, oracle, data, threat, sampling, progress)
     return replace(result, again=again.rerun, findings=(*findings, *again.findings)), good, again.adversarials
 
 

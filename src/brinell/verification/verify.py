@@ -77,6 +77,9 @@ def verify(
     if isinstance(threat.eps, Tensor):
         threat.check(data.shape(), len(data))
     provenance.refuse_shapes(opened, data)
+    wrong_samples = provenance.sample_failures(opened, data)
+    if other := provenance.others(wrong_samples, opened):
+        return Verification(0, findings=(*other, *objections))
     model_checks.check_train_mode(model)
     objections += provenance.other_data(opened, data)
     notes = [*as_notes(provenance.other_model(opened, model)), *notes, *provenance.selection(opened, data)]
@@ -85,7 +88,7 @@ def verify(
         result = verify_adversarials(opened, model, data, threat, oracle)
         objections += provenance.other_classes(opened, oracle, data)
         notes = [*notes, *other_plan(opened, threat, oracle, data)]
-        failed = failures({**result.failures, **provenance.sample_failures(opened, data)})
+        failed = failures({**result.failures, **wrong_samples})
         earlier_notes = [finding for finding in result.findings if finding.level == "info"]
         found = [*objections, *failed, *earlier_notes, *notes]
         found += certify_again(opened, model, data, threat, sampling.seed, sampling.count)

@@ -68,7 +68,7 @@ def command(
     else:
         classifier, given = load.model(model), None if data is None else load.data(data, n, None)
         ball: Threat | None = None if eps is None else threat(norm, eps)
-        result = review(submissions, classifier, given, ball, **sampling)
+        result = review(submissions, classifier, given, ball, progress=False if json else None, **sampling)
     summary = result.to_json()
     if record is not None and result.ok:
         place = certify(submissions[0], result, classifier, given).write(record)
