@@ -8,7 +8,8 @@ from torch.nn import functional as F
 import brinell
 from brinell.certification import Bounds, trace
 from brinell.certification.interval import Region, interval_ranges
-from brinell.certification.linear_bounds import all_lines, backward, crown_ranges
+from brinell.certification.linear_bounds import all_lines, backward, crown_ranges, neuron_bounds
+from brinell.certification.windows import supports
 from brinell.core.threat import threat
 from brinell.errors import ModelError
 from brinell.ops import rng
@@ -104,6 +105,31 @@ def test_every_value_lies_within_its_bounds(name: str, norm: str) -> None:
             bound = backward(traced, ranges, all_lines(traced, ranges), region, len(traced) - 1, a).value[row]
             reached = net(points.float()).double() @ a[row].T
             assert (reached >= bound).all()
+
+
+@EVERY_NORM
+def test_windows_give_the_bounds_of_whole_images(norm: str) -> None:
+    """Of convolutions with strides, dilation, groups and padding, and of batch normalisation between them."""
+    with standard_defaults():
+        net = randomised(
+            nn.Sequential(
+                nn.Conv2d(2, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, (2, 3), (1, 2), (1, 0), 1, 2),
+                nn.Tanh(), nn.Conv2d(6, 3, 2, dilation=2), nn.Flatten(), nn.Linear(21, 3),
+            )
+        )  # fmt: skip
+        x = draw(3, 2, 2, 16, 16)
+    traced, region = trace(net, x.shape[1:]), Region.of(x, threat(norm, NORM_RADII[norm]))
+    ranges, windows = interval_ranges(traced, region), 0
+    for k, node in enumerate(traced.nodes[:-3]):
+        n = torch.Size(node.shape).numel()
+        a = torch.eye(n, dtype=torch.float64).view(1, n, *node.shape).expand(2, -1, *[-1] * len(node.shape))
+        lines = all_lines(traced, ranges)
+        low, high = (s * backward(traced, ranges, lines, region, k, s * a).value for s in (1, -1))
+        if supports(traced, k):
+            windows += 1
+            given = neuron_bounds(traced, ranges, lines, region, k, torch.arange(n).expand(2, -1))
+            torch.testing.assert_close(given, (low, high), rtol=1e-9, atol=1e-9)
+    assert windows >= 5
 
 
 @EVERY_NORM

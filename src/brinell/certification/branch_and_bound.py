@@ -21,6 +21,8 @@ SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.1, 0.97
 CANDIDATES = 6
 TINY = 1e-8
 # From the minimisers of bounds and the positions of their margins to points to try, and which are misclassified.
+# A bound's value, and the slopes and multipliers that give it.
+Choice = tuple[Tensor, Tensor, Tensor]
 Candidates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -60,12 +62,14 @@ def bound(
     total, at_input, at = rows.constant - rows.slack, rows.inputs, rows.outputs
     push = multiplier * sign
     for part in reversed(net.layers[:layers]):
-        a, neurons = at[:, part], net.neurons.at(part)
+        a, neurons, earlier = at[:, part], net.neurons.at(part), part.start
         positive, negative = a.clamp(min=0), a.clamp(max=0)
         total = total + (negative * lines[2][:, part]).sum(1)
         a = positive * lines[0][:, part] + negative * lines[1][:, part] - push[:, part]
         total = total + a @ neurons.constant - a.abs() @ neurons.slack
-        at_input, at = at_input + a @ neurons.inputs, at + a @ neurons.outputs
+        at_input = at_input + a @ neurons.inputs
+        if earlier:
+            at = torch.cat([at[:, :earlier] + a @ neurons.outputs[:, :earlier], at[:, earlier:]], 1)
     shape = net.region.x0.shape[1:]
     return Bounded(total + net.region.least(at_input.view(1, -1, *shape))[0], at_input, at)
 
@@ -84,24 +88,31 @@ def optimise(
 ) -> tuple[Domains, Bounded, int]:
     """Improve slopes and multipliers by steps of Adam; return the best of each subproblem and the number of passes.
 
-    Stops when every bound exceeds `goal`. Each subproblem keeps the parameters of its largest bound.
+    Stops when every bound exceeds `goal`. The steps are made in float32: any slopes are sound. The bounds returned are
+    those of float64.
     """
-    kept = bound(net, rows, domains.sign, domains.slope, domains.multiplier, layers)
-    best = replace(domains, value=torch.maximum(kept.value, domains.value))
-    slope, multiplier = domains.slope.clone(), domains.multiplier.clone()
+    first = bound(net, rows, domains.sign, domains.slope, domains.multiplier, layers)
+    kept = replace(domains, value=torch.maximum(first.value, domains.value))
+    if not net.count or bool((kept.value > goal).all()):
+        return kept, first, 1
+    single = net.single, rows.to(torch.float32), domains.sign.float()
+    value, slope, multiplier = first.value.float(), domains.slope.float(), domains.multiplier.float()
     adam = Adam(SIZE, slope), Adam(SIZE * MULTIPLIER_SIZE, multiplier)
-    for step in range(1, steps + 1):
-        if not net.count or bool((best.value > goal).all()):
-            return best, kept, step
+    best, made = (value, slope, multiplier), 1
+    while made <= steps and not bool((best[0] > goal).all()):
         with torch.enable_grad():
             free = slope.detach().requires_grad_(), multiplier.detach().requires_grad_()
-            now = bound(net, rows, domains.sign, *free, layers)
-            grads = torch.autograd.grad(now.value.sum(), free, allow_unused=True)
-        best, kept = _better(best, kept, now, slope, multiplier)
+            value = bound(*single, *free, layers).value
+            grads = torch.autograd.grad(value.sum(), free, allow_unused=True)
+        best, made = _better(best, (value.detach(), slope, multiplier)), made + 1
         slope = adam[0].step(slope, grads[0]).clamp(0, 1)
         multiplier = adam[1].step(multiplier, grads[1]).clamp(min=0)
-    now = bound(net, rows, domains.sign, slope, multiplier, layers)
-    return (*_better(best, kept, now, slope, multiplier), steps + 1)
+    value = bound(*single, slope, multiplier, layers).value
+    best = _better(best, (value, slope, multiplier))
+    last = bound(net, rows, domains.sign, best[1].double(), best[2].double(), layers)
+    found = replace(domains, slope=best[1].double(), multiplier=best[2].double(), value=last.value)
+    up = last.value > kept.value
+    return where_rows(up, found, kept), where_rows(up, last, first), made + 2
 
 
 class Adam:
@@ -124,12 +135,13 @@ class Adam:
         return moved
 
 
-def _better(best: Domains, kept: Bounded, now: Bounded, slope: Tensor, multiplier: Tensor) -> tuple[Domains, Bounded]:
-    """Return, per subproblem, the parameters and the bound with the larger value."""
-    now = Bounded(now.value.detach(), now.at_input.detach(), now.at.detach())
-    up = now.value > best.value
-    improved = replace(best, slope=slope, multiplier=multiplier, value=now.value)
-    return where_rows(up, improved, best), where_rows(up, now, kept)
+def _better(best: Choice, now: Choice) -> Choice:
+    """Return, per subproblem, the choice with the larger value."""
+    up = now[0] > best[0]
+    value, slope, multiplier = (
+        torch.where(up.view(-1, *[1] * (v.ndim - 1)), v, w) for v, w in zip(now, best, strict=True)
+    )
+    return value, slope, multiplier
 
 
 def roots(net: Undecided, count: int) -> Domains:
@@ -208,7 +220,7 @@ def _wrong(net: Undecided, kept: Bounded, target: Tensor, candidates: Candidates
 
 
 def _split(net: Undecided, domains: Domains) -> Domains | None:
-    """Return two children of every subproblem; None if one has no neuron left to split."""
+    """Return two children of every subproblem, with its bound; None if one has no neuron left to split."""
     rows = net.margins.at(domains.target)
     now = bound(net, rows, domains.sign, domains.slope, domains.multiplier)
     score = _scores(net, domains, now)
@@ -220,13 +232,14 @@ def _split(net: Undecided, domains: Domains) -> Domains | None:
     sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=candidate.device).repeat(len(domains) * few)
     tried = take(domains, index)
     changed = tried.sign.scatter(1, candidate.flatten().repeat_interleave(2)[:, None], sign[:, None])
-    value = bound(net, rows.at(index), changed, tried.slope, tried.multiplier).value.view(-1, few, 2)
+    sign, slope, multiplier = (v.float() for v in (changed, tried.slope, tried.multiplier))
+    value = bound(net.single, rows.at(index).to(torch.float32), sign, slope, multiplier).value.view(-1, few, 2)
     gain = value.amin(2).clamp(max=0) + 0.1 * value.amax(2).clamp(max=0)
     gain = torch.where(score.gather(1, candidate) > 0, gain, -torch.inf)
     chosen = (torch.arange(len(domains), device=gain.device) * few + gain.argmax(1))[:, None] * 2
     both = torch.cat([chosen, chosen + 1], 1).flatten()
     children = take(tried, both)
-    return Domains(children.target, changed[both], children.slope, children.multiplier, children.value)
+    return replace(children, sign=changed[both])
 
 
 def _scores(net: Undecided, domains: Domains, now: Bounded) -> Tensor:

@@ -59,6 +59,12 @@ class Region:
         """The region without the tolerance on the radius: points of it stay inside when they are rounded to float32."""
         return replace(self, eps=self.eps / ((1 + TOLERANCE) * (1 + WIDER)))
 
+    @property
+    def single(self) -> "Region":
+        """The region in float32."""
+        x0, eps, low, high = (v.float() for v in (self.x0, self.eps, self.low, self.high))
+        return replace(self, x0=x0, eps=eps, low=low, high=high)
+
     @cached_property
     def box(self) -> tuple[Tensor, Tensor]:
         """The smallest box that contains the region: per coordinate, the largest moves within ball and bounds."""

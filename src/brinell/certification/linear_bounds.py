@@ -3,6 +3,7 @@
 Reference: Zhang et al. 2018. Every step subtracts the rounding errors of its node (docs/design/certification.md).
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +13,10 @@ from brinell.certification.activations import Lines
 from brinell.certification.interval import Ranges, Region, extend, start
 from brinell.certification.network import TracedNetwork, activation
 from brinell.certification.operations import Affine, Input, Reshape, Scale
+from brinell.certification.windows import largest, least, supports, windowed
 
-# Bytes of the largest tensor of coefficients.
-MEMORY = 2**27
+# Bytes of the largest tensor of coefficients; on a CPU, one that stays in its cache is faster.
+MEMORY, CACHE = 2**27, 2**22
 Choices = dict[int, tuple[Tensor, ...]]
 
 
@@ -31,6 +33,11 @@ class Bound:
     slack: Tensor
     at_input: Tensor | None
     at: dict[int, Tensor]
+
+
+def budget(device: torch.device) -> int:
+    """Return the bytes of the largest tensor of coefficients on a device."""
+    return CACHE if device.type == "cpu" else MEMORY
 
 
 def contract(a: Tensor, v: Tensor) -> Tensor:
@@ -56,12 +63,11 @@ def lines_of(network: TracedNetwork, ranges: Ranges, k: int, choices: tuple[Tens
 
 def backward(
     network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, at: int, a: Tensor,
-    *, through: bool = True, pushes: dict[int, Tensor] | None = None,
+    *, through: bool = True,
 ) -> Bound:  # fmt: skip
     """Return lower bounds on a·z, where z is the value of node `at`, for coefficients a of shape (b, s, *shape).
 
-    Without `through`, the bound stops at activation functions and uses their ranges. `pushes` are coefficients, by
-    node and of shape (b, *shape), that are added on the way: multipliers of constraints.
+    Without `through`, the bound stops at activation functions and uses their ranges.
     """
     total = slack = torch.zeros(a.shape[:2], dtype=a.dtype, device=a.device)
     coefficients, seen = {at: a}, {}
@@ -69,8 +75,6 @@ def backward(
         if k not in coefficients:
             continue
         a, node = coefficients.pop(k), network.nodes[k]
-        if pushes and k in pushes:
-            a = a + pushes[k][:, None]
         slack = slack + contract(a.abs(), ranges.noise[k])
         if isinstance(node.operation, Affine):
             if node.operation.offset is not None:
@@ -104,8 +108,11 @@ def _by_ranges(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return contract(a.clamp(min=0), lower) + contract(a.clamp(max=0), upper)
 
 
-def crown_ranges(network: TracedNetwork, region: Region) -> Ranges:
-    """Return the ranges of all nodes, refined by CROWN wherever the input of an activation function is undecided."""
+def crown_ranges(network: TracedNetwork, region: Region, expired: Callable[[], bool] = lambda: False) -> Ranges:
+    """Return the ranges of all nodes, refined by CROWN wherever the input of an activation function is undecided.
+
+    Once `expired`, the ranges of the remaining neurons are intervals.
+    """
     ranges = start(network, region)
     lines: dict[int, Lines] = {}
     for k in range(1, len(network)):
@@ -114,8 +121,7 @@ def crown_ranges(network: TracedNetwork, region: Region) -> Ranges:
                 lines[a] = lines_of(network, ranges, a)
         extend(network, ranges)
         if _refinable(network, region, k):
-            for row in range(len(region.x0)):
-                _refine(network, ranges, lines, region, k, row)
+            _refine(network, ranges, lines, region, k, expired)
     return ranges
 
 
@@ -137,24 +143,63 @@ def _interval_is_exact(network: TracedNetwork, k: int) -> bool:
     return mixing <= 1
 
 
-def _refine(network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, k: int, row: int) -> None:
-    """Tighten the range of node k for one sample at the elements where an activation function is not linear."""
-    here = torch.tensor([row], dtype=torch.long, device=region.x0.device)
-    lower, upper = ranges.lower[k], ranges.upper[k]
+def _refine(
+    network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, k: int, expired: Callable[[], bool]
+) -> None:
+    """Tighten the range of node k at the elements where an activation function is not linear."""
+    lower, upper = (part[k].flatten(1) for part in (ranges.lower, ranges.upper))
     readers = [activation(network.nodes[a]) for a in network.activations if network.nodes[a].inputs[0] == k]
-    open_ = torch.stack([r.unstable(lower[row], upper[row]) for r in readers]).any(0).flatten().nonzero()[:, 0]
-    if not len(open_):
-        return
-    mine = {a: Lines(*(v[here] for v in line)) for a, line in lines.items()}
-    parts = ranges.rows(here), mine, region.rows(here), k
-    for index in open_.split(max(1, MEMORY // (8 * network.widest))):
-        a = torch.zeros(1, len(index), lower[row].numel(), dtype=lower.dtype, device=lower.device)
-        a[0, torch.arange(len(index), device=a.device), index] = 1.0
-        a = a.view(1, len(index), *lower.shape[1:])
-        low = backward(network, *parts, a).value[0]
-        high = -backward(network, *parts, -a).value[0]
-        lower[row].view(-1)[index] = torch.maximum(lower[row].view(-1)[index], low)
-        upper[row].view(-1)[index] = torch.minimum(upper[row].view(-1)[index], high)
+    loose = torch.stack([r.unstable(lower, upper) for r in readers]).any(0)
+    most = budget(lower.device) // (16 * (largest(network, k) if supports(network, k) else network.widest))
+    for group, index in _groups(loose, max(1, most)):
+        parts = network, ranges.rows(group), {a: Lines(*(v[group] for v in line)) for a, line in lines.items()}
+        for some in index.split(max(1, most // len(group)), 1):
+            if expired():
+                return
+            low, high = neuron_bounds(*parts, region.rows(group), k, some)
+            at = group[:, None], some
+            lower[at], upper[at] = torch.maximum(lower[at], low), torch.minimum(upper[at], high)
+    ranges.lower[k], ranges.upper[k] = (v.view_as(ranges.lower[k]) for v in (lower, upper))
+
+
+def _groups(loose: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield groups of samples with about as many loose elements, at most `most` of them together, and their elements.
+
+    A sample with fewer elements than others of its group has its first one several times.
+    """
+    counts = loose.sum(1)
+    order = counts.sort(stable=True).indices
+    order = order[counts[order] > 0]
+    while len(order):
+        together = counts[order] * torch.arange(1, len(order) + 1, device=order.device) <= most
+        size = max(1, int(together.int().cumprod(0).sum()))
+        group, order = order[:size], order[size:]
+        found = loose[group].int().sort(dim=1, descending=True, stable=True).indices
+        index = found[:, : int(counts[group[-1]])]
+        known = torch.arange(index.shape[1], device=index.device) < counts[group][:, None]
+        yield group, torch.where(known, index, index[:, :1])
+
+
+def neuron_bounds(
+    network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, k: int, index: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return lower and upper bounds on the neurons `index`, (b, s), of node k."""
+    if supports(network, k):
+        window, at = windowed(network, ranges, lines, k, index)
+        if at == 0:
+            both = least(window, ranges, region)
+            return both[:, 0], -both[:, 1]
+        a = window.laid_out(network.nodes[at].shape)
+        value = window.total.flatten(1) + backward(network, ranges, lines, region, at, a).value
+    else:
+        n = int(torch.Size(network.nodes[k].shape).numel())
+        unit = torch.zeros(*index.shape, n, dtype=torch.float64, device=index.device).scatter_(
+            2, index[:, :, None], 1.0
+        )
+        a = torch.cat([unit, -unit], 1).unflatten(2, network.nodes[k].shape)
+        value = backward(network, ranges, lines, region, k, a).value
+    s = index.shape[1]
+    return value[:, :s], -value[:, s:]
 
 
 def margins(

@@ -108,16 +108,28 @@ class Convolution(Affine):
     def absolute(self, *x: Tensor) -> Tensor:
         return self._convolve(x[0], self.weight.abs())
 
-    def _rest(self, size: int, out: int, d: int) -> int:
-        """Return how many trailing input values of dimension d no output value reads beyond the padding."""
-        reached = (out - 1) * self.stride[d] - 2 * self.padding[d] + self.dilation[d] * (self.weight.shape[2 + d] - 1)
-        return size - reached - 1
-
     def transposed(self, a: Tensor, shapes: tuple[Shape, ...]) -> tuple[Tensor, ...]:
+        return (self.pulled(a, self.padding, shapes[0][1:]),)
+
+    def pulled(self, a: Tensor, padding: Shape, sizes: Shape) -> Tensor:
+        """Return Lᵀa for this padding and inputs of these sizes."""
+        if a.device.type == "cpu" and len(self.stride) == 2:
+            # A matrix product and a sum over overlapping patches: in float64, twice as fast as the library's.
+            parts = self.weight.view(self.groups, -1, self.weight[0].numel())
+            if a.shape[2:].numel() == 1 and self.groups == 1:
+                patches = (a.flatten(1) @ parts[0])[:, :, None]
+            else:
+                patches = (parts.transpose(1, 2) @ a.unflatten(1, (self.groups, -1)).flatten(3)).flatten(1, 2)
+            return F.fold(patches, sizes, self.weight.shape[2:], self.dilation, padding, self.stride)
+        ends = zip(sizes, a.shape[2:], strict=True)
+        rest = tuple(self._rest(size, out, d, padding) for d, (size, out) in enumerate(ends))
         transpose = CONVOLUTIONS[len(self.stride)][1]
-        sizes = zip(shapes[0][1:], a.shape[2:], strict=True)
-        rest = tuple(self._rest(size, out, d) for d, (size, out) in enumerate(sizes))
-        return (transpose(a, self.weight, None, self.stride, self.padding, rest, self.groups, self.dilation),)
+        return transpose(a, self.weight, None, self.stride, padding, rest, self.groups, self.dilation)
+
+    def _rest(self, size: int, out: int, d: int, padding: Shape) -> int:
+        """Return how many trailing input values of dimension d no output value reads beyond the padding."""
+        reached = (out - 1) * self.stride[d] - 2 * padding[d] + self.dilation[d] * (self.weight.shape[2 + d] - 1)
+        return size - reached - 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ work on this.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ class Rows:
         """Return the functions at `index`."""
         return Rows(self.inputs[index], self.outputs[index], self.constant[index], self.slack[index])
 
+    def to(self, dtype: torch.dtype) -> "Rows":
+        """Return the functions in another precision."""
+        return Rows(self.inputs.to(dtype), self.outputs.to(dtype), self.constant.to(dtype), self.slack.to(dtype))
+
 
 @dataclass(frozen=True, eq=False)
 class Undecided:
@@ -60,6 +65,15 @@ class Undecided:
     def with_ranges(self, lower: Tensor, upper: Tensor) -> "Undecided":
         """Return the same neurons with other ranges."""
         return replace(self, lower=lower, upper=upper)
+
+    @cached_property
+    def single(self) -> "Undecided":
+        """The same in float32, for steps whose result is bounded again in float64."""
+        lower, upper, slope = (v.float() for v in (self.lower, self.upper, self.slope))
+        neurons, margins = self.neurons.to(torch.float32), self.margins.to(torch.float32)
+        return replace(
+            self, region=self.region.single, neurons=neurons, margins=margins, lower=lower, upper=upper, slope=slope
+        )
 
     def pattern(self, x: Tensor) -> Tensor:
         """Return which neurons are on at points x, (b, *shape) → (b, m)."""
