@@ -190,8 +190,8 @@ PAGE = """# Brackets of published networks
 
 The first n samples, n in the table; intervals at 95 %. Seconds are CPU seconds of one core of a shared machine, without
 a GPU. `both` counts samples that are certified and broken. Samples that the attack broke are given to interval, CROWN
-and optimised slopes too, because a certificate for one of them would show a defect. The methods after CROWN have {limit}
-per sample. Raw results: bracket.jsonl.
+and optimised slopes too, because a certificate for one of them would show a defect. The methods after CROWN have
+{limit} per sample. Raw results: bracket.jsonl.
 
 {table}
 
