@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from brinell.certification.builder import Builder, Value
-from brinell.certification.network import TracedNetwork
+from brinell.certification.network import Builder, TracedNetwork, Value
 from brinell.certification.operations import Concatenation, Reshape, Scale
 from brinell.certification.translate import FUNCTIONS, METHODS, MODULES
 from brinell.core.model import Classifier

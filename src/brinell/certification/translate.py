@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from brinell.certification import activations
 from brinell.certification.activations import Activation, Relu
-from brinell.certification.builder import Builder, Value
+from brinell.certification.network import Builder, Value
 from brinell.certification.operations import (
     CONVOLUTIONS,
     Concatenation,
