@@ -177,7 +177,7 @@ def _moved(w: Window, conv: Convolution, shape: Shape) -> Window:
         total = total + w.a.flatten(4).sum(4) @ conv.offset.flatten()
     none = (0,) * len(conv.stride)
     a = conv.pulled(w.a.flatten(0, 2), none, _grown(conv, w.width)).unflatten(0, w.a.shape[:3])
-    step, pad = (torch.tensor(v, device=w.start.device) for v in (conv.stride, conv.padding))
+    step, pad = (torch.tensor(v, dtype=torch.long, device=w.start.device) for v in (conv.stride, conv.padding))
     first, last = (_before(at, conv) for at in (w.first, w.last))
     moved = Window(a, w.start * step - pad, first, last, total)
     if any(map(any, moved.beyond(shape))):
