@@ -35,11 +35,13 @@ from brinell.results.format.schema import ROWS, counted
 from brinell.testing.runs import reseal
 from brinell.testing.worlds import linear_world
 from brinell.verification.bundle import pack
-from brinell.verification.rerun import half_interval
+from brinell.verification.sampling import half_interval
 
 N, EPS, WRONG = 40, 0.016, 4
 PARTS = (slice(0, 15), slice(15, N))
-RUNS = ("plain", "audited", "merged", "scaled")
+RUNS = ("plain", "audited", "merged", "scaled", "layered", "certified", "searched")
+# The methods of the Runs with certificates: CROWN leaves samples open, and the search finds counterexamples.
+METHODS = {"certified": "crown", "searched": "branch-and-bound"}
 # An attack that misses samples between 0.6 eps and eps, which an audit finds.
 SHORT = PGD(steps=1, rel_step=0.6, random_start=False)
 LEVELS = ("open", "verify", "verify with model", "bundle")
@@ -80,8 +82,22 @@ class Plain(nn.Module):
         return nn.functional.linear(flat(x), self.weight, self.bias)
 
 
+def with_relu(net: Plain) -> nn.Module:
+    """Return the same function as a network of ReLUs, z = relu(z) - relu(-z), whose bounds are not exact."""
+    first, last = nn.Linear(net.weight.shape[1], 2 * len(net.bias)), nn.Linear(2 * len(net.bias), len(net.bias))
+    with torch.no_grad():
+        first.weight.copy_(torch.cat([net.weight, -net.weight]))
+        first.bias.copy_(torch.cat([net.bias, -net.bias]))
+        last.weight.copy_(torch.cat([torch.eye(len(net.bias)), -torch.eye(len(net.bias))], 1))
+        last.bias.zero_()
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), last).eval().requires_grad_(False)
+
+
 class World:
-    """A linear model, data with a few wrong labels, and honest Runs: plain, audited, merged, and with a warning."""
+    """A linear model, data with a few wrong labels, and honest Runs.
+
+    They are: plain, audited, merged, with a warning, with an audit near the decision boundary, and with certificates.
+    """
 
     def __init__(self, folder: Path) -> None:
         world = linear_world(classes=4, shape=(1, 5, 5), n=N, seed=3)
@@ -89,7 +105,8 @@ class World:
         y[:: N // WRONG] = (y[:: N // WRONG] + 1) % 4
         self.net, self.data = Plain(world.weight, world.bias), Problem(world.x, y, name="linear")
         self.reach = world.distance("Linf").tolist()
-        self.folder, self.models = folder, {"scaled": Scaled(self.net)}
+        self.folder = folder
+        self.models = {"scaled": Scaled(self.net), **dict.fromkeys(METHODS, with_relu(self.net))}
 
     def run(self, name: str) -> Path:
         """Return the folder of an honest Run; it is made when it is first needed."""
@@ -100,8 +117,16 @@ class World:
             parts = [self._evaluated(f"part{k}", self.data[part], "pgd20") for k, part in enumerate(PARTS)]
             Run.merge(parts, path)
             return path
-        plan = Plan("short", (Stage(SHORT, label="short"), Stage(PGD(), share=0.5)), strength="audited")
-        return self._evaluated(name, self.data, plan if name == "audited" else "pgd20")
+        short = Stage(SHORT, label="short")
+        plans = {
+            "audited": Plan("short", (short, Stage(PGD(), share=0.5)), strength="audited"),
+            "layered": Plan("layered", (short, Stage(PGD(), share=0.1, near=0.5)), strength="audited"),
+            **dict.fromkeys(METHODS, Plan("weak", (short,))),
+        }
+        path = self._evaluated(name, self.data, plans.get(name, "pgd20"))
+        if name in METHODS:
+            brinell.certify(path, self.model(name), self.data, method=METHODS[name], progress=False)
+        return path
 
     def _evaluated(self, name: str, data: Problem, plan: Any) -> Path:
         path = self.folder / name
@@ -129,7 +154,7 @@ class Copy:
     def of(cls, path: Path, data: Problem, chosen: random.Random, reach: Sequence[float] = ()) -> "Copy":
         """Return the copy of a Run; `reach` are the true distances of the samples."""
         run = Run.open(path)
-        rows = run.rows().to_pylist()
+        rows = run.rows().to_pylist() + [row for row in run.certificates().to_pylist() if not row["broken"]]
         for row in rows:
             row["x"] = None
             if row["adv_shard"] is not None:
@@ -542,7 +567,132 @@ def checks_deleted(c: Copy) -> None:
     c.done = "checks"
 
 
+def proofs(c: Copy) -> Rows:
+    """Return the rows of certificates."""
+    return [row for row in c.rows if row["attack"].startswith("certificate:")]
+
+
+def prove(c: Copy, rows: Rows) -> None:
+    """Turn rows of certificates into proofs for the radius of the threat."""
+    c.hidden += len({row["sample_id"] for row in rows})
+    for row in rows:
+        row.update(certified=True, radius=c.identity["threat"]["eps"], bound=0.01, stopped="")
+        row.update(broken=False, verified=None, verified_8bit=None, adv_pred=None, distance=None, x=None)
+
+
+def certificates(c: Copy) -> None:
+    """Open samples get certificates."""
+    left = [row for row in proofs(c) if not row["certified"]]
+    prove(c, c.random.sample(left, c.random.randint(1, len(left))))
+    c.done = f"{c.hidden} certificates"
+
+
+def all_certificates(c: Copy, **settings: Any) -> None:
+    """Every open sample gets a certificate, of a call with other settings."""
+    prove(c, [row for row in proofs(c) if not row["certified"]])
+    (call,) = c.manifest["certifiers"]
+    if "certifier" in settings:
+        call.clear()
+    call.update(settings)
+    call["hash"] = attack_hash({key: value for key, value in call.items() if key != "hash"})
+    for row in proofs(c):
+        row["attack_hash"] = call["hash"]
+    c.done = f"{c.hidden} certificates, {settings}"
+
+
+def unknown_certifier(c: Copy) -> None:
+    """The certificates are said to be made by a certifier that nobody else has."""
+    all_certificates(c, certifier=c.random.choice(("AlphaBetaCrown", "Mine", "Bounds")))
+
+
+def hurried(c: Copy) -> None:
+    """The time limit is said to have been so short, or so long, that nobody can compute the certificates again."""
+    all_certificates(c, seconds=c.random.choice((1e-9, 1e-3, 1e9)))
+
+
+def other_methods(c: Copy) -> None:
+    """The certificates are said to be made by other methods."""
+    all_certificates(c, methods=c.random.choice((["interval"], ["smoothing"], ["milp"], ["crown", "crown"], ["abc"])))
+
+
+def broken_certified(c: Copy) -> None:
+    """Broken samples get certificates too."""
+    template = proofs(c)[0]
+    ids, same = c.some(c.broken()), ("sample_id", "x_sha256", "label", "clean_pred", "clean_margin")
+    clean = [row for row in c.rows if row["sample_id"] in ids and row["attack"] == "clean"]
+    rows = [{**template, **{key: row[key] for key in same}} for row in clean]
+    prove(c, rows)
+    c.rows += rows
+    c.done = f"{len(ids)} broken samples certified"
+
+
+def larger_radius(c: Copy) -> None:
+    """The Run with all its certificates is said to be for a larger eps."""
+    larger_eps(c)
+    for row in proofs(c):
+        row["radius"] *= c.identity["threat"]["eps"] / EPS
+    c.hidden = max(c.hidden, 1)
+
+
+def far_radius(c: Copy) -> None:
+    """Certificates state a larger radius than that of the threat."""
+    rows = [row for row in proofs(c) if row["certified"]]
+    for row in (chosen := c.random.sample(rows, c.random.randint(1, len(rows)))):
+        row["radius"] *= 3
+    c.done, c.hidden = f"{len(chosen)} radii times 3", len(chosen)
+
+
+def open_dropped(c: Copy) -> None:
+    """Rows of samples that stayed open are dropped, so that the method seems to certify all it tried."""
+    ids = c.some([row["sample_id"] for row in proofs(c) if not row["certified"]])
+    c.rows = [row for row in c.rows if row not in proofs(c) or row["sample_id"] not in ids]
+    c.done = f"{len(ids)} open samples dropped"
+
+
+def counterexamples(c: Copy) -> None:
+    """Counterexamples that the search found are hidden: their samples are open, or not mentioned."""
+    found = [row for row in proofs(c) if row["broken"]]
+    chosen = c.random.sample(found, c.random.randint(1, len(found)))
+    prove(c, chosen)
+    c.done = f"{len(chosen)} counterexamples: "
+    how = c.random.choice(("certified", "open", "dropped"))
+    for row in chosen:
+        if how != "certified":
+            row.update(certified=False, radius=0.0, bound=-0.01, stopped="branch-and-bound: the time is up")
+    if how == "dropped":
+        c.rows = [row for row in c.rows if not any(row is one for one in chosen)]
+    c.done += how
+
+
+def margins_raised(c: Copy) -> None:
+    """Samples that the full plan broke near the boundary are said to be far from it, so that nothing attacked them."""
+    last = c.identity["plan"]["stages"][-1]["name"]
+    fell = [r["sample_id"] for r in c.rows if r["attack"] == last and r["broken"] and "audit" not in r["flags"]]
+    ids = c.some(sorted(fell))
+    c.rows = [r for r in c.rows if r["sample_id"] not in ids or r["attack"] != last]
+    for row in c.attacks(ids):
+        row["adv_margin"] = 0.9 * row["clean_margin"]
+    c.done, c.hidden = f"{len(ids)} far from the boundary", len(ids)
+
+
+def near_hidden(c: Copy) -> None:
+    """What the full plan broke near the boundary is hidden, with rows that say that it attacked in vain."""
+    c.hide(c.some(c.broken()))
+
+
 KINDS: dict[str, tuple[str, Callable[[Copy], None]]] = {
+    "certificates made up": ("certified", certificates),
+    "unknown certifier": ("certified", unknown_certifier),
+    "time of certificates": ("certified", hurried),
+    "methods of certificates": ("certified", other_methods),
+    "broken samples certified": ("certified", broken_certified),
+    "certificates for a larger eps": ("certified", larger_radius),
+    "radii of certificates": ("certified", far_radius),
+    "open samples dropped": ("certified", open_dropped),
+    "counterexamples hidden": ("searched", counterexamples),
+    "certificates made up after a search": ("searched", broken_certified),
+    "layers: margins raised": ("layered", margins_raised),
+    "layers: hidden samples": ("layered", near_hidden),
     "broken samples hidden": ("plain", hidden_samples),
     "flag alone": ("plain", one_flag),
     "marked as not verified": ("plain", not_verified),
@@ -651,8 +801,13 @@ def forge(world: World, kind: str, made: Copy, path: Path, seed: int) -> Forgery
     thorough = not missed or notices(
         lambda: brinell.verify(path, model, data, hidden=1, confidence=1 - 1e-9, seed=seed).ok
     )
-    found = half_interval(Run.open(path)) if after != "refused" else 1
+    found = 1 if after == "refused" else _half(Run.open(path))
     return Forgery(kind, made.done.strip(), shown(source), after, made.hidden, found, noticed, thorough)
+
+
+def _half(run: Run) -> int:
+    """Return how many hidden samples, or false certificates, the default of `verify` states to find."""
+    return min(half_interval(p) for p in (run.robust_accuracy, run.certified_accuracy) if p is not None)
 
 
 def shown(run: Run) -> str:
@@ -664,6 +819,9 @@ def shown(run: Run) -> str:
     parts += [f"{identity.threat.norm} {identity.threat.eps:.4g}{' with a mask' * (identity.threat.mask is not None)}"]
     parts += [f"box {identity.threat.box}, {identity.criterion}, {identity.model.classes} classes"]
     parts += [f"{identity.plan.name} ({identity.plan.strength}), {run.cost.forwards} forwards"]
+    parts += (
+        [] if run.bracket is None else [f"{run.bracket}, {len(run.certified_radii())} radii, {run.bracket.lines[1]}"]
+    )
     parts += [f"mean distance {distance:.4g}", *([f"audit bound {run.audit.missed}"] if run.audit else [])]
     return "; ".join([*parts, f"{run.verdict.level} ({len(run.verdict.reasons)} reasons)"])
 

@@ -38,6 +38,7 @@ from brinell.results.format.manifest import MANIFEST
 program: Any = import_module("brinell.cli.main")  # the package has a function of the same name
 RESULTS = Path(__file__).parent / "results"
 OUT = "out"  # every command writes below this folder
+ANALYZED = f"{OUT}/analyzed"  # a Run that is there before the command
 FAULTS = ("kill", "full disk", "read-only", "vanished")
 MOMENTS = "kill at a random moment"
 KINDS = (*FAULTS, MOMENTS)
@@ -63,11 +64,16 @@ class Outcome(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command that writes: its arguments in a world's folder, or a function to call there."""
+    """A command that writes: its arguments, or a function to call.
+
+    It is called in the folder `inside` of the world. What vanishes is the folder `gone`, by default the output folder.
+    """
 
     name: str
     call: tuple[str, ...] | Callable[[], None]
     slow: bool = False
+    inside: str = "."
+    gone: str = OUT
 
 
 def fetch() -> None:
@@ -92,6 +98,32 @@ COMMANDS = (
          "--out", f"{OUT}/curve", "--plot", f"{OUT}/curve.svg", "--resume"),
         slow=True,
     ),
+    Command(
+        "evaluate in runs/",
+        ("evaluate", *TARGET, "--plan", "fgsm", "--test", *AGAIN),
+        slow=True,
+        inside=OUT,
+        gone=f"{OUT}/runs",
+    ),
+    Command(
+        "evaluate --certify",
+        ("evaluate", *TARGET, "--plan", "fgsm", "--certify", "--out", f"{OUT}/run", *AGAIN),
+        slow=True,
+    ),
+    Command(
+        "certify", ("certify", ANALYZED, "-m", "demo", "-d", "demo", "--n", "12", "--method", "crown", "--quiet"),
+        gone=ANALYZED,
+    ),
+    Command(
+        "curve --certify",
+        ("curve", "-m", "demo", "-d", "demo", "--n", "4", "--norm", "Linf", "--plan", "minimal-quick", "--certify",
+         "--out", f"{OUT}/curve", "--resume"),
+        slow=True,
+    ),
+    Command(
+        "dossier",
+        ("dossier", "a", "b", "--key", "key.pem", "--date", "2026-01-01", "--checker", "--out", f"{OUT}/dossier.html"),
+    ),
     Command("merge", ("merge", "a", "b", "--out", f"{OUT}/merged")),
     Command("submit", ("submit", "a", "--out", f"{OUT}/a.zip")),
     Command("report", ("report", "a", "b", "-o", f"{OUT}/report.html")),
@@ -108,9 +140,10 @@ COMMANDS = (
     Command("corruptions", ("corruptions", *TARGET[:-2], "--only", "brightness", "--csv", f"{OUT}/table.csv")),
     Command(
         "analyze",
-        ("analyze", "fairness", "--run", f"{OUT}/analyzed", "--save", "--json", f"{OUT}/f.json",
+        ("analyze", "fairness", "--run", ANALYZED, "--save", "--json", f"{OUT}/f.json",
          "--plot", f"{OUT}/f.svg"),
         slow=True,
+        gone=ANALYZED,
     ),
     Command(
         "benchmark",
@@ -142,7 +175,8 @@ def make_world(folder: Path) -> None:
         piece = Problem(data.x[part], data.y[part], data.ids[part], name="demo")
         brinell.evaluate("demo", piece, Linf(0.1), "pgd20", out=folder / name, progress=False)
     (folder / OUT).mkdir()
-    shutil.copytree(folder / "a", folder / OUT / "analyzed")
+    shutil.copytree(folder / "a", folder / ANALYZED)
+    brinell.dossier.new_key(folder / "key.pem")
     Record("toys", "L2", "Mine", eps="1", clean=90.0, autoattack=50.0).write(folder / "records")
     Record("toys", "L2", "Yours", eps="1", clean=91.0, autoattack=40.0).write(folder / "records")
     np.savez(folder / "train.npz", x=np.asarray(data.x), y=np.asarray(data.y))
@@ -170,8 +204,9 @@ def of_run(path: Path) -> Any:
     """Return the manifest, the rows and the adversarials of a Run, without what differs between undisturbed calls."""
     run = Run.open(path)
     run.shards.check_hashes()
-    x = run.adversarials()
-    return scrubbed(run.manifest), run.rows().drop_columns(COLUMNS).to_pylist(), x.ids.tolist(), x.x.tobytes()
+    x, tables = run.adversarials(), [run.rows(), run.certificates()]
+    rows = [table.drop_columns(COLUMNS).to_pylist() for table in tables]
+    return scrubbed(run.manifest), rows, x.ids.tolist(), x.x.tobytes()
 
 
 def result(folder: Path) -> dict[str, Any]:
@@ -208,7 +243,7 @@ def child(command: Command, folder: Path, fault: Fault | None, log: Path | None 
         return pid
     try:
         os.setpgid(0, 0)
-        os.chdir(folder)
+        os.chdir(folder / command.inside)
         os.environ["BRINELL_HOME"] = str(folder / OUT / "home")
         for fd, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
@@ -295,8 +330,7 @@ def attempt(command: Command, world: Path, known: Reference, kind: str, at: int 
             code = wait(pid)
             expected = (-signal.SIGKILL, 0)
         else:
-            gone = next((p for p in (out / "analyzed",) if command.name == "analyze"), out)
-            code = wait(child(command, folder, Fault(out, kind, int(at), gone)))
+            code = wait(child(command, folder, Fault(out, kind, int(at), folder / command.gone)))
             expected = (KILLED,) if kind == "kill" else (0, 2)
         text = (folder / "stderr").read_text()
         if code not in expected or "Traceback" in text or (code == 2 and "error: expected" not in text):

@@ -117,3 +117,10 @@ def test_what_stays_open_says_which_method_stopped_where() -> None:
     ticks = itertools.count()
     given = Bounds(net, ("crown", "branch-and-bound"), 1.0, lambda: float(next(ticks))).certify(x, y, Linf(0.13))[0]
     assert given.certified or "time limit" in given.stopped or "counterexample" in given.stopped
+
+
+@pytest.mark.parametrize("method", ["optimised", "branch-and-bound", "milp"])
+def test_a_method_alone_certifies_what_its_first_bounds_prove(method: str) -> None:
+    net, x = world(0, (2, 4)), torch.full((1, 2), 0.9)
+    found = Bounds(net, (method,)).certify(x, net(x).argmax(1), Linf(1e-4))
+    assert found[0].certified and not found[0].stopped

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from brinell import InputError, Linf, Problem, Run, evaluate, review, verify
+from brinell import InputError, Linf, Problem, Run, RunError, evaluate, review, verify
 from brinell.attacks import PGD
 from brinell.core.attack import Attack
+from brinell.evaluation.certificates.certifiers import call_again
 from brinell.evaluation.coerce import as_plan
+from brinell.models import smoothed
+from brinell.results.format.manifest import attack_hash
 from brinell.results.statistics import hidden, sample_size
 from brinell.verification.bundle import pack
-from brinell.verification.rerun import half_interval
-from brinell.verification.sampling import Rerun
+from brinell.verification.sampling import Rerun, half_interval
 
 
 def _tool() -> Any:
@@ -204,6 +207,57 @@ def test_the_attack_that_broke_a_sample_is_run_again(world: Any, forged: Any) ->
     assert "not broken by the attack that the Run says" in objections(world, run, **ALL)
 
 
+# What `verify` says about certificates that are no proofs, and about layers that did not find what they say.
+SAID = {
+    "certificates made up": "not when certified again: crown: the bound is not above 0",
+    "unknown certifier": "Pass it: brinell.verify(…, certifier=mine)",
+    "time of certificates": "again",
+    "methods of certificates": "certif",
+    "broken samples certified": "both certified and broken",
+    "certificates for a larger eps": "not when certified again",
+    "radii of certificates": "in the Run, not when certified again, only for 0.016",
+    "open samples dropped": "open samples were not tried by",
+    "counterexamples hidden": "broken when",
+    "layers: margins raised": "counted as robust, broken when run again",
+    "layers: hidden samples": "counted as robust, broken when run again",
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_forged_certificates_and_layers_are_noticed(kind: str, world: Any, forged: Any, tmp_path: Path) -> None:
+    name, change = FORGE.KINDS[kind]
+    run = forged(change, name)
+    found = verify(run, world.model(name), world.data, **ALL)
+    assert not found.ok and SAID[kind] in " ".join([*found.objections, *found.failures.values()])
+    pack(Run.open(run), tmp_path / "b.zip")
+    assert not review([tmp_path / "b.zip"], world.model(name), world.data, **ALL).ok
+
+
+def test_the_check_of_certificates_says_what_it_shows(world: Any) -> None:
+    found = verify(world.run("certified"), world.model("certified"), world.data, seed=0)
+    assert found.ok
+    assert "8 of 19 certified samples certified again (seed 0); 5 or more false ones would be found with 95 %." in str(
+        found
+    )
+    searched = verify(world.run("searched"), world.model("searched"), world.data, rerun=2, seed=0)
+    assert "2 of 20 certified samples certified again" in str(searched)
+    assert "certified again" not in str(verify(world.run("searched"), world.model("searched"), world.data, rerun=0))
+
+
+def test_draws_that_nobody_can_repeat_are_refused() -> None:
+    net = smoothed(FORGE.Plain(torch.eye(2, 4), torch.zeros(2)), 0.5)
+    settings = {"methods": ["smoothing"], "seconds": 1.0, "sigma": 0.5}
+    good = {**settings, "select": 9, "n": 99, "alpha": 0.01}
+    call = call_again(net, {**good, "hash": attack_hash(good)})
+    assert call is not None and (call.certifier.n, call.certifier.alpha) == (99, 0.01)
+    for change in ({"n": 10**12}, {"n": True}, {"n": "99"}, {"alpha": 0.5}, {"alpha": None}, {"seconds": -1}):
+        bad = {**good, **change}
+        with pytest.raises(RunError, match="a certifier with"):
+            call_again(net, {**bad, "hash": attack_hash(bad)})
+    with pytest.raises(RunError, match="settings that give their hash"):
+        call_again(net, {**good, "hash": "0"})
+
+
 class Unknown(PGD):
     """An attack that only this file knows."""
 
@@ -258,7 +312,7 @@ def test_the_size_finds_what_is_stated(population: int, marked: int) -> None:
 def test_the_default_finds_more_than_the_sampling_error(world: Any) -> None:
     run = Run.open(world.run("plain"))
     found = verify(run, world.net, world.data)
-    assert found.again is not None and found.again.found <= half_interval(run) == 5
+    assert found.again is not None and found.again.found <= half_interval(run.robust_accuracy) == 5
     assert "5 or more hidden broken samples would be found with 95 %" in str(found)
 
 

@@ -169,4 +169,4 @@ def test_one_sample_is_told_as_one() -> None:
     timid = Stage(PGD(steps=1, rel_step=1e-6, random_start=False))
     run = evaluate(NET, PROBLEM[:1], Linf(0.3), Plan("pair", (timid, Stage(Square(steps=300)))), progress=False)
     assert run.robust_accuracy.k == 0
-    assert "broke 1 sample that the gradient attacks" in str(run.verdict)
+    assert any("without broke 1 sample in" in text for text in run.verdict.evidence)

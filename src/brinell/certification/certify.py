@@ -175,12 +175,17 @@ def _single(i: int, like: Tensor) -> Tensor:
 
 
 def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
-    """Return the undecided neurons of a sample; None, with the reason noted, if it cannot be reduced to them."""
+    """Return the undecided neurons of a sample; None, with the reason noted, if there are none or no reduction to them.
+
+    CROWN bounds the sample first, unless it did already.
+    """
     if i in batch.reduced:
         return batch.reduced[i]
     index = _single(i, batch.y)
     if i not in batch.ranges or batch.states[i].method == "interval":
         _crown(batch, [i])
+        if batch.states[i].finished:
+            return None
     reason = reducible(batch.network, batch.ranges[i])
     if reason:
         batch.states[i].add(method, -torch.inf, 0, reason)

@@ -1,6 +1,5 @@
 """Attack random survivors of a Run again: an attack alone can show that a sample counted as robust is not."""
 
-import hashlib
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,15 +23,16 @@ from brinell.evaluation.prepare import prepare
 from brinell.evaluation.rows import NON_FINITE
 from brinell.finding import Finding
 from brinell.results import Adversarials, Run, row_queries
+from brinell.results.format.files import joined
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
+from brinell.results.layers import left_of_margins
 from brinell.results.row_queries import INCIDENTAL
 from brinell.results.statistics import mcnemar
-from brinell.verification.bundle import digest
 from brinell.verification.plans import overspent, plan_to_repeat, with_whole_audit, without_audit
 from brinell.verification.provenance import samples_of
 from brinell.verification.randomised import broken_again
 from brinell.verification.result import failures, note, objection
-from brinell.verification.sampling import Rerun, RerunSample
+from brinell.verification.sampling import Rerun, RerunSample, half_interval, ordered
 
 BROKE = "counted as robust, broken when run again"
 # A distance found again that is smaller by more than this share is another result, not rounding.
@@ -61,7 +61,7 @@ class Again:
     adversarials: Adversarials
 
 
-NONE = Adversarials(np.zeros(0, np.int64), np.zeros(0, np.float32))
+NONE = joined(())
 
 
 def run_again(
@@ -91,7 +91,10 @@ def run_again(
         return Again(Rerun(len(population), 0, seed=sampling.seed), (*findings, note("run again", message)), NONE)
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
         attacked = sorted({*ids, *broken})
-        again = _evaluated(run, oracle.classifier, data, threat, plan, attacked, Path(folder), progress)
+        place, audited = Path(folder), _audited(run)
+        again = _evaluated(run, oracle.classifier, data, threat, plan, attacked, audited, place, progress)
+        near = _near(run, again, set(ids) - audited)
+        again += _evaluated(run, oracle.classifier, data, threat, plan, near, set(near), place / "near", progress)
         rows = pa.concat_tables([part.rows() for part in again])
         x = [part.adversarials() for part in again]
         randomised = any(_noisy(part.findings, plan) for part in again)
@@ -108,7 +111,7 @@ def run_again(
         findings.append(note("other rows", f"{message}computed on other hardware, or not by this evaluation."))
     counts = (len(population), len(ids), len(weaker), alike)
     result = Rerun(*counts, sampling.seed, sampling.confidence, what, randomised)
-    return Again(result, tuple(findings), _joined(x))
+    return Again(result, tuple(findings), joined(x))
 
 
 def _population(run: Run, threat: Threat) -> list[int]:
@@ -123,13 +126,7 @@ def _some_broken(run: Run, sampling: RerunSample) -> list[int]:
     if len(run.identity.plan.stages) < 2:
         return []
     broken = sorted(_fell(run.rows()) & {int(i) for i in row_queries.survivors(run.numbers(), [])})
-    return _ordered(run, broken, sampling)[: sampling.size(len(broken), half_interval(run))]
-
-
-def _ordered(run: Run, ids: Sequence[int], sampling: RerunSample) -> list[int]:
-    """Return the ids in an order by a hash of seed, Run and id."""
-    key = f"{sampling.seed}/{digest(run.path)}"
-    return sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())
+    return ordered(run, broken, sampling.seed)[: sampling.size(len(broken), half_interval(run.robust_accuracy))]
 
 
 def _breaker(table: pa.Table, names: Sequence[str]) -> dict[int, int]:
@@ -156,20 +153,14 @@ def _by_others(run: Run, rows: pa.Table, broken: Sequence[int], model: Classifie
         yield objection("attacks", f"{message}, but later or not at all: the first is sample {min(later)}.")
 
 
-def half_interval(run: Run) -> int:
-    """Return half of the 95 % interval of the robust accuracy, in samples, rounded down; at least 1."""
-    accuracy = run.robust_accuracy
-    return max(1, int(accuracy.n * (accuracy.high - accuracy.low) / 2))
-
-
 def chosen_ids(run: Run, population: Sequence[int], sampling: RerunSample) -> list[int]:
     """Return the ids to run again, sorted, in an order by a hash of seed, Run and id that nobody can influence.
 
     These are the first samples of the population. Unless their number is given, as large a share of the samples that an
     audit attacked is added, and the samples with an adversarial that did not pass verification, at most as many again.
     """
-    order = _ordered(run, population, sampling)
-    half = half_interval(run)
+    order = ordered(run, population, sampling.seed)
+    half = half_interval(run.robust_accuracy)
     size = sampling.size(len(order), half)
     if sampling.count is not None or not size:
         return sorted(order[:size])
@@ -189,11 +180,11 @@ def _audited(run: Run) -> set[int]:
 
 
 def _evaluated(
-    run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan, ids: Sequence[int], folder: Path,
-    progress: bool | None,
+    run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan, ids: Sequence[int],
+    audited: Collection[int], folder: Path, progress: bool | None,
 ) -> list[Run]:  # fmt: skip
-    """Evaluate the samples `ids` again with the Run's settings; those of an audit with the audit, others without."""
-    audited, has_audit = _audited(run), any(stage.is_audit for stage in plan.stages_for(threat))
+    """Evaluate the samples `ids` again with the Run's settings, `audited` ones with the audit, others without."""
+    has_audit = any(stage.is_audit for stage in plan.stages_for(threat))
     parts = {
         "audited": ([i for i in ids if i in audited], with_whole_audit),
         "others": ([i for i in ids if i not in audited], without_audit),
@@ -218,6 +209,19 @@ def _evaluated(
             )
             runs[-1].rows()
     return runs
+
+
+def _near(run: Run, again: Sequence[Run], ids: set[int]) -> list[int]:
+    """Return the samples of `ids` that come so near the boundary here that the full plan had to attack them."""
+    near, layers = set[int](), run.layers
+    if layers is None or not layers.rings:
+        return []
+    # A Run that did not go as far as it must says so itself.
+    reach = layers.reach if layers.complete else layers.rings[0].high
+    for part in again:
+        here = np.intersect1d(row_queries.samples(part.numbers()), np.array(sorted(ids), np.int64))
+        near |= set(here[left_of_margins(part, here) < reach].tolist())
+    return sorted(near)
 
 
 def _precision(run: Run, model: Classifier) -> str:
@@ -352,10 +356,3 @@ def _outcome(table: pa.Table, id: int) -> str:
     rows = table.filter(row_queries.ids_of(table) == id)
     rows = rows.drop_columns([c for c in (*INCIDENTAL, "attack_hash") if c in rows.column_names]).to_pylist()
     return repr([{**row, "flags": [flag for flag in row["flags"] if flag != AUDIT]} for row in rows])
-
-
-def _joined(parts: Sequence[Adversarials]) -> Adversarials:
-    held = [part for part in parts if len(part.ids)]
-    if not held:
-        return NONE
-    return Adversarials(np.concatenate([p.ids for p in held]), np.concatenate([p.x for p in held]))

@@ -1,11 +1,15 @@
-"""How many survivors of a Run to attack again, and what attacking them shows."""
+"""Which samples of a Run to attack or certify again, how many, and what that shows."""
 
+import hashlib
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brinell.errors import InputError
-from brinell.results.statistics import hidden, sample_size
+from brinell.results import Run
+from brinell.results.statistics import Proportion, hidden, sample_size
+from brinell.verification.bundle import digest
 
 # Bits of a drawn seed: too many to prepare for, and exact in any JSON reader.
 SEED_BITS = 48
@@ -94,3 +98,14 @@ class Rerun:
     def to_json(self) -> dict[str, Any]:
         """Return the repetition as JSON-compatible data."""
         return {**vars(self), "found": self.found if self.ran else None}
+
+
+def half_interval(accuracy: Proportion) -> int:
+    """Return half of the 95 % interval of an accuracy, in samples, rounded down; at least 1."""
+    return max(1, int(accuracy.n * (accuracy.high - accuracy.low) / 2))
+
+
+def ordered(run: Run, ids: Sequence[int], seed: int) -> list[int]:
+    """Return the ids in an order by a hash of the seed, the Run and the id, so that its author cannot choose."""
+    key = f"{seed}/{digest(run.path)}"
+    return sorted(ids, key=lambda i: hashlib.sha256(f"{key}/{i}".encode()).digest())

@@ -17,10 +17,12 @@ from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import InputError, error_text
 from brinell.results import Adversarials, Run
+from brinell.results.format.files import joined
 from brinell.untrusted import npz_arrays, safetensors_arrays
 from brinell.verification.adversarials import CHUNK, first_defects, verify_adversarials
 from brinell.verification.attacked import all_contradictions
 from brinell.verification.bundle import digest, is_bundle, opened
+from brinell.verification.certificates import certify_again
 from brinell.verification.plans import other_plan
 from brinell.verification.provenance import (
     other_classes,
@@ -222,8 +224,10 @@ def check_run(
     result = CheckedSubmission(name, verified.checked, len(good.ids), root=digest(run.path), findings=findings)
     if sampling.count == 0 or not result.ok:
         return result, good, nothing
+    proofs = certify_again(run, oracle, data, threat, sampling)
     again = run_again(run, oracle, data, threat, sampling, progress)
-    return replace(result, again=again.rerun, findings=(*findings, *again.findings)), good, again.adversarials
+    found = joined([again.adversarials, proofs.adversarials])
+    return replace(result, again=again.rerun, findings=(*findings, *proofs.findings, *again.findings)), good, found
 
 
 def _right(run: Run, oracle: Oracle, data: Problem, samples: Mapping[int, SampleStatus]) -> dict[int, bool]:

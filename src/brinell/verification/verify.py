@@ -8,6 +8,7 @@ from torch import Tensor
 
 from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.checks import model as model_checks
+from brinell.core.certificate import Certifier
 from brinell.engine import precision as precisions
 from brinell.engine.oracle import Oracle, default_block
 from brinell.errors import InputError
@@ -41,6 +42,7 @@ def verify(
     confidence: float = 0.95,
     seed: int | None = None,
     plan: PlanLike | None = None,
+    certifier: Certifier | None = None,
     progress: bool | None = False,
 ) -> Verification:
     """Verify a Run: rows, manifest and data, every stored adversarial on the model, and random survivors by attack.
@@ -52,9 +54,10 @@ def verify(
     `rerun`, there are as many as it takes to find `hidden` broken samples that the Run counts as robust, with
     probability `confidence`. The default of `hidden` is half of the 95 % interval of the robust accuracy. `seed`
     chooses the survivors; without it, a seed is drawn and printed. `rerun=0` attacks nothing. `plan` is only needed if
-    the attacks of the Run cannot be built from what it stores. Certificates must agree with the other rows, and eight
-    of each method (or `rerun`) are computed again. Without a model, only rows and manifest are checked. A
-    model with another fingerprint gives a note, not a failure.
+    the attacks of the Run cannot be built from what it stores. Certificates must agree with the other rows, and random
+    certified samples, and open ones that a search left open, are certified again, as many as find what is stated;
+    `certifier` is only needed for certificates of a certifier of your own. Without a model, only rows and manifest are
+    checked. A model with another fingerprint gives a note, not a failure.
     Cost: a forward pass per sample and adversarial, and the plan on the survivors that are attacked again: 13 of 50
     for 100 samples of which half survive, 47 of 500 for 1,000, 151 of 5,000 for 10,000.
 
@@ -91,7 +94,7 @@ def verify(
         failed = failures({**result.failures, **wrong_samples})
         earlier_notes = [finding for finding in result.findings if finding.level == "info"]
         found = [*objections, *failed, *earlier_notes, *notes]
-        found += certify_again(opened, model, data, threat, sampling.seed, sampling.count)
+        found += certify_again(opened, oracle, data, threat, sampling, certifier).findings
         findings: list[Finding] = sorted(found, key=lambda finding: finding.level == "info")
         result = replace(result, findings=tuple(findings))
         if not result.ok or sampling.count == 0:

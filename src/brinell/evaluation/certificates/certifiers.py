@@ -10,7 +10,7 @@ from brinell.certification.certify import DEFAULT_METHODS, METHODS
 from brinell.core.certificate import Certifier
 from brinell.core.model import Classifier
 from brinell.errors import InputError, ModelError, RunError, one_of
-from brinell.models.smoothed import Smoothed, Smoothing
+from brinell.models.smoothed import ALPHA, Smoothed, Smoothing
 from brinell.results.format.manifest import attack_hash
 
 SMOOTHING = "smoothing"
@@ -18,6 +18,8 @@ SMOOTHING = "smoothing"
 ALIASES = {"exact": METHODS[-1]}
 ALL_METHODS = (*METHODS, *ALIASES, SMOOTHING)
 SECONDS = 10.0
+# The limits of what is computed again for a Run of others: seconds and draws per sample, and the error of smoothing.
+MOST_SECONDS, MOST_DRAWS, MOST_ALPHA = 3600, 1_000_000, 0.05
 PLAIN = (bool, int, float, str)
 
 
@@ -58,22 +60,41 @@ def call_of(
     return Call(certifier, {"certifier": type(certifier).__name__, **plain})
 
 
-def call_again(model: Classifier, stored: Mapping[str, Any], seed: int = 0) -> Call | None:
-    """Return the certifier that a Run describes; None if it is one of the user's own."""
+def call_again(model: Classifier, stored: Mapping[str, Any], seed: int = 0, patience: float = 1) -> Call | None:
+    """Return the certifier that a Run describes, with `patience` times its seconds; None if it is the user's own.
+
+    Settings are refused that would only cost the verifier time, or that prove next to nothing.
+    """
     methods, seconds = stored.get("methods"), stored.get("seconds")
-    if not isinstance(methods, list) or not isinstance(seconds, int | float):
+    if "certifier" in stored:
         return None
-    if not set(methods) <= {*ALL_METHODS} or not seconds > 0:
-        raise RunError(
-            expected=f"methods among {', '.join(ALL_METHODS)}, and seconds above 0",
-            got=f"{str(methods)[:80]} and {seconds}",
-            remedy="Restore manifest.json from a copy, or certify again.",
-        )
-    certifier = _named(model, tuple(methods), float(seconds), seed).certifier
+    if not isinstance(methods, list) or not methods or not {*map(str, methods)} <= {*ALL_METHODS}:
+        raise _refused(f"methods among {', '.join(ALL_METHODS)}", methods)
+    if not isinstance(seconds, int | float) or not 0 < seconds <= MOST_SECONDS:
+        raise _refused(f"seconds above 0, {MOST_SECONDS:,} at most", seconds)
+    settings = {name: value for name, value in stored.items() if name != "hash"}
+    if attack_hash(settings) != stored.get("hash"):
+        raise _refused("settings that give their hash", stored.get("hash"))
+    certifier = _named(model, tuple(map(str, methods)), patience * seconds, seed).certifier
     if isinstance(certifier, Smoothing):
-        draws = {name: stored[name] for name in ("select", "n", "alpha") if name in stored}
-        certifier = replace(certifier, **draws)
-    return Call(certifier, {name: value for name, value in stored.items() if name != "hash"})
+        certifier = replace(certifier, **_draws(stored))
+    return Call(certifier, settings)
+
+
+def _draws(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the draws and the error probability of smoothing that a Run states."""
+    found = {name: stored[name] for name in ("select", "n", "alpha") if name in stored}
+    counts, alpha = [found.get(name, 1) for name in ("select", "n")], found.get("alpha", ALPHA)
+    if not all(type(count) is int and 0 < count <= MOST_DRAWS for count in counts):
+        raise _refused(f"1 to {MOST_DRAWS:,} draws", counts)
+    if not isinstance(alpha, float) or not 0 < alpha <= MOST_ALPHA:
+        raise _refused(f"alpha above 0, {MOST_ALPHA} at most", alpha)
+    return found
+
+
+def _refused(expected: str, got: object) -> RunError:
+    remedy = "Restore manifest.json from a copy, or certify again."
+    return RunError(expected=f"a certifier with {expected}", got=str(got)[:80], remedy=remedy)
 
 
 def methods_of(model: Classifier, method: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -38,6 +38,18 @@ class Adversarials(NamedTuple):
     x: npt.NDArray[np.float32]
 
 
+def joined(parts: Sequence[Adversarials]) -> Adversarials:
+    """Return the adversarials of all parts in one.
+
+    >>> len(joined([]).ids)
+    0
+    """
+    held = [part for part in parts if len(part.ids)]
+    if not held:
+        return Adversarials(np.zeros(0, np.int64), np.zeros(0, np.float32))
+    return Adversarials(np.concatenate([p.ids for p in held]), np.concatenate([p.x for p in held]))
+
+
 def file_name(text: str) -> str:
     """Return a safe name for a file or folder: characters except letters, digits and ".+-_" are replaced by "-".
 
