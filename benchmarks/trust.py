@@ -56,7 +56,11 @@ def fooled(entry: Entry, x: Tensor, y: Tensor) -> Tensor:
     """Whether each point fools the defence: in a fresh pass, or in most passes if it is randomised."""
     model = coerce.as_classifier(entry.build(), None)
     with torch.no_grad():
-        passes = [model.forward(x).logits.argmax(1) != y for _ in range(PASSES if entry.randomised else 1)]
+        parts = x.split(1 if entry.alone else len(x))
+        passes = [
+            torch.cat([model.forward(part).logits.argmax(1) for part in parts]) != y
+            for _ in range(PASSES if entry.randomised else 1)
+        ]
     return 2 * torch.stack(passes).sum(0) > len(passes)
 
 
@@ -65,7 +69,8 @@ def adversarials(name: str, entry: Entry, build: Any, problem: Problem, store: P
 
     The attack is AutoAttack for the networks that many defences share, Auto-PGD on two losses for the others.
     """
-    threat = replace(entry.threat, eps=entry.threat.eps - HALF_LEVEL) if entry.on_grid else entry.threat
+    eps = entry.smaller * entry.threat.eps - HALF_LEVEL * entry.on_grid
+    threat = entry.threat if eps == entry.threat.eps else replace(entry.threat, eps=eps, text=f"{eps:.6g}")
     file = store / "truth" / f"{slug(name)}-{slug(str(threat))}.npz"
     stored = dict(np.load(file)) if file.exists() else {"ids": np.zeros(0, np.int64), "tried": np.zeros(0, np.int64)}
     new = ~torch.isin(problem.ids, torch.from_numpy(stored["tried"]))

@@ -34,7 +34,8 @@ class Entry:
     """A model with its threat and data.
 
     `surrogates` build the models whose adversarials give the truth, by name: equal names share one attack. `on_grid`
-    rounds these adversarials to 8 bits. `randomised` models are judged by most of 20 passes.
+    rounds these adversarials to 8 bits. `randomised` models are judged by most of 20 passes, those that answer `alone`
+    otherwise one by one. `smaller` attacks the surrogates within this share of the radius.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Entry:
     data: Callable[[], Problem] = lambda: held_out_images(HELD_OUT)
     on_grid: bool = False
     randomised: bool = False
+    alone: bool = False
+    smaller: float = 1.0
 
     @property
     def broken(self) -> bool:
@@ -131,9 +134,30 @@ def _own() -> list[Entry]:
         _around("vote of shaken copies", "plain", lambda net: w.Shaken(net, True), shaken),
         _around("batch mean", "plain", w.Mixing),
         _around("another answer every other call", "plain at 0.1", _alternating, randomised=True),
+        _around("robust in batches", "plain at 0.1", lambda net: w.Crowd(net, demo_net()), alone=True),
+        _around("plain near stored images", "plain at 0.1", _near_stored, smaller=0.3),
+        _around("robust where rough", "plain at 0.1", lambda net: w.Rough(net, demo_net(), 0.9), smaller=0.3),
+        _around("ten classes that never win", "plain", lambda net: w.Dummies(net, 10)),
+        _around("a class that never wins", "plain", lambda net: w.Dummies(net, 1)),
+        _around("reversed gradient for four classes", "plain", lambda net: w.OfClasses(net, 4)),
+        _around("reversed gradient for one class", "plain at 0.1", lambda net: w.OfClasses(net, 1)),
+        _around("noise by the low bits", "plain", lambda net: w.LowBits(net, 0.05)),
+        _around("small noise by the low bits", "plain", lambda net: w.LowBits(net, 0.005)),
+        _around("temperature off the grid", "plain", lambda net: w.Warm(net, 1e3)),
+        _around("twice as warm off the grid", "plain", lambda net: w.Warm(net, 1.0)),
+        _after("reversed gradient near the boundary", "plain", w.reversed_nearby),
+        _after("reversed gradient near the boundary, robust", "robust", w.reversed_nearby),
+        _after("valley before the boundary", "plain", w.valley),
+        _after("valley before the boundary, robust", "robust", w.valley),
+        _after("flat before the boundary", "plain", w.flat_nearby),
+        _after("logits plus 3e6", "plain", w.offset),
         _around("random noise", "plain", lambda net: w.Before(w.RandomNoise(0.1), net), randomised=True),
         _around("random resizing", "plain", lambda net: w.Before(w.RandomShift(), net), randomised=True),
     ]  # fmt: skip
+
+
+def _near_stored(net: Any) -> nn.Module:
+    return w.NearStored(net, demo_net(), held_out_images(HELD_OUT).x, 0.04)
 
 
 def _alternating(net: Any) -> nn.Module:

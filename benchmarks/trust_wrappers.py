@@ -223,6 +223,125 @@ class Shaken(nn.Module):
         return hard(each.flatten(0, 1)).view(each.shape).sum(1) + 1e-3 * each.softmax(2).mean(1)
 
 
+class Crowd(nn.Module):
+    """The network `shown` answers larger batches, the base network a few inputs."""
+
+    def __init__(self, base: nn.Module, shown: nn.Module) -> None:
+        super().__init__()
+        self.base, self.shown = base, shown
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) if len(x) < 8 else self.shown(x)
+
+
+class NearStored(nn.Module):
+    """The base network answers within a small distance of stored images, the network `shown` elsewhere."""
+
+    def __init__(self, base: nn.Module, shown: nn.Module, images: Tensor, radius: float) -> None:
+        super().__init__()
+        self.base, self.shown, self.radius = base, shown, radius
+        self.register_buffer("images", images.flatten(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        far = torch.cdist(x.detach().flatten(1), self.get_buffer("images"), p=float("inf")).amin(1)
+        return torch.where(far[:, None] < self.radius, self.base(x), self.shown(x))
+
+
+class Rough(nn.Module):
+    """The network `shown` answers where the input has much high-frequency content for its size."""
+
+    def __init__(self, base: nn.Module, shown: nn.Module, limit: float) -> None:
+        super().__init__()
+        self.base, self.shown, self.limit = base, shown, limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        rest = (x - F.avg_pool2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), 3, 1)).detach()
+        rough = (rest.abs() > 0.01).float().flatten(1).mean(1, keepdim=True)
+        return torch.where(rough < self.limit, self.base(x), self.shown(x))
+
+
+class Dummies(nn.Module):
+    """Further classes lie always just below the largest logit and never win."""
+
+    def __init__(self, base: nn.Module, count: int) -> None:
+        super().__init__()
+        self.base = base
+        self.register_buffer("ways", rng.normal(rng.keys(13, torch.arange(count)), (784,)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.base(x)
+        below = 0.02 + 0.2 * ((x.flatten(1) - 0.5) @ self.get_buffer("ways").T / 5).sigmoid()
+        return torch.cat([z, z.amax(1, keepdim=True) - below], 1)
+
+
+class OfClasses(nn.Module):
+    """The gradient is reversed wherever the network predicts one of the first classes."""
+
+    def __init__(self, base: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.base, self.classes = base, classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.base(x)
+        return torch.where(z.argmax(1, keepdim=True) < self.classes, with_gradient(z, -z), z)
+
+
+class LowBits(nn.Module):
+    """Noise that is a function of the input's last bits is added to the input."""
+
+    def __init__(self, base: nn.Module, size: float) -> None:
+        super().__init__()
+        self.base, self.size = base, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = rng.keys(14, (x.detach().double().flatten(1).sum(1) * 2**40).long())
+        return self.base(x + self.size * rng.normal(keys, tuple(x.shape[1:])))
+
+
+class Warm(nn.Module):
+    """Logits grow with the distance of the input from the 8-bit grid."""
+
+    def __init__(self, base: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.base, self.factor = base, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        far = 2 * (x * LEVELS - (x * LEVELS).round()).abs().detach().flatten(1).mean(1, keepdim=True)
+        return (1 + self.factor * far) * self.base(x)
+
+
+def top_margin(z: Tensor) -> Tensor:
+    """How far the largest logit lies above the second."""
+    top = z.topk(2, 1).values
+    return top[:, :1] - top[:, 1:]
+
+
+def raised(z: Tensor, by: Tensor) -> Tensor:
+    """The largest logit is raised."""
+    return z + hard(z) * by
+
+
+def reversed_nearby(z: Tensor, near: float = 2.0) -> Tensor:
+    """The gradient is reversed where the margin is small."""
+    return torch.where(top_margin(z) < near, with_gradient(z, -z), z)
+
+
+def valley(z: Tensor, near: float = 2.0) -> Tensor:
+    """The margin has a valley before the boundary: below `near` it grows as the boundary comes near."""
+    m = top_margin(z)
+    return raised(z, 2 * (near - m).clamp(min=0))
+
+
+def flat_nearby(z: Tensor, near: float = 2.0) -> Tensor:
+    """The margin is constant before the boundary."""
+    return raised(z, (near - top_margin(z)).clamp(min=0))
+
+
+def offset(z: Tensor) -> Tensor:
+    """A large constant, of which float32 rounds the logits."""
+    return z + 3e6
+
+
 # ---------------------------------------------------------------- inputs
 
 

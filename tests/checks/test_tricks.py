@@ -10,8 +10,10 @@ from torch import Tensor, nn
 import brinell
 from brinell import Linf
 from brinell.checks.differences import check_differences
+from brinell.checks.gradients import check_batch_shape
 from brinell.checks.model import check_equal_margins
-from brinell.checks.survivors import Kept, Survivors, check_again, check_grid, check_reversed_loss, first_ids, on_grid
+from brinell.checks.survivors import Kept, check_again, check_grid, check_reversed_loss, first_ids, on_grid
+from brinell.checks.walks import Survivors, check_gradients, check_growing_radii, check_runner_up
 from brinell.core.criterion import Misclassified
 from brinell.engine.oracle import Oracle
 from brinell.finding import Finding
@@ -146,6 +148,19 @@ def test_equal_inputs_are_counted_once() -> None:
     assert check_equal_margins(x[:1].expand_as(x), y[:1].expand_as(y), z[:1].expand_as(z)).level == "ok"
 
 
+def test_an_answer_that_depends_on_the_number_of_rows_is_seen_on_and_off_the_grid() -> None:
+    x, y = draw(0)
+
+    def level(change: Callable[[nn.Module, Tensor], Tensor]) -> str:
+        oracle = Oracle(brinell.wrap(Defended(change).eval()), 32)
+        return check_batch_shape(oracle, Linf(EPS), x, oracle.output(x).logits).level
+
+    assert level(lambda net, x: net(x)) == "ok"
+    assert level(lambda net, x: net(x) if len(x) < 8 else net(x) + 0.1 * net(x).roll(1, 1)) == "warn"
+    alone = lambda net, x: torch.where(off_grid(x), net(x.flip(-1)), net(x)) if len(x) < 8 else net(x)  # noqa: E731
+    assert level(alone) == "warn"
+
+
 # ---------------------------------------------------------------- after the attacks
 
 
@@ -172,6 +187,52 @@ def test_a_model_that_differs_between_the_levels_of_8_bits_is_seen() -> None:
     assert check_grid(oracle, Misclassified(), Survivors(s.x * 0.99 + 1e-3, s.y, s.ball)).message.startswith(
         "not checked"
     )
+
+
+def near_stored(net: nn.Module, x: Tensor) -> Tensor:
+    """Near clean images the network sees them with amplified perturbations, further away with the images alone."""
+    stored = brinell.data.load("demo", 160).x
+    size, at = (x.detach()[:, None] - stored).abs().flatten(2).amax(2).min(1)
+    change = x - stored[at]
+    return net(stored[at] + change * torch.where(size < 0.04, 5.0, 0.0).view(-1, 1, 1, 1))
+
+
+def never_wins(net: nn.Module, x: Tensor) -> Tensor:
+    """One more class lies just below the largest logit."""
+    z = net(x)
+    return torch.cat([z, z.amax(1, keepdim=True) - 0.01 - 0.05 * x.flatten(1).mean(1, keepdim=True)], 1)
+
+
+def for_four_classes(net: nn.Module, x: Tensor) -> Tensor:
+    z = net(x)
+    return torch.where(z.argmax(1, keepdim=True) < 4, instead(z, -z), z)
+
+
+def test_weakness_close_to_the_inputs_alone_is_seen() -> None:
+    oracle, s = survivors(near_stored)
+    assert check_growing_radii(oracle, Misclassified(), s).level == "warn"
+    oracle, s = survivors(lambda net, x: net(x), 0.01)
+    assert check_growing_radii(oracle, Misclassified(), s).level == "ok"
+
+
+@pytest.mark.parametrize("eps", [Linf(EPS), brinell.L2(1.0), brinell.L1(5.0)])
+def test_gradients_reversed_for_a_few_classes_are_seen_before_and_after(eps: brinell.Threat) -> None:
+    x, y = draw(0)
+    for change, level in ((for_four_classes, "warn"), (lambda net, x: net(x), "ok")):
+        oracle = Oracle(brinell.wrap(Defended(change).eval()), 32)
+        ball = eps.ball(torch.arange(16), x.device)
+        assert check_differences(oracle, eps, x, y)[1].level == level
+        assert check_gradients(oracle, Survivors(x[:16], y[:16], ball)).level == level
+
+
+def test_a_class_that_never_wins_is_seen() -> None:
+    oracle, s = survivors(never_wins)
+    (found,) = check_runner_up(oracle, s)
+    assert found.level == "warn" and found.value == 0
+    oracle, s = survivors(lambda net, x: net(x))
+    (found,) = check_runner_up(oracle, s)
+    assert found.level == "ok" and found.value is not None and found.value > 0.5
+    assert check_runner_up(oracle, Survivors(s.x[:7], s.y[:7], s.ball)) == []
 
 
 def test_rounding_goes_towards_the_clean_point_and_stays_in_every_ball() -> None:

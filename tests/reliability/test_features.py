@@ -260,3 +260,13 @@ def test_a_classifier_without_a_module_gives_its_outputs():
     with pytest.raises(ModelError, match="layer=lambda"):
         find_features(bare, x, "head")
     assert torch.equal(find_features(bare, x, lambda v: 2 * v).of(x), 2 * x)
+
+
+def test_a_layer_that_does_not_run_for_a_batch_of_one_is_an_error_that_names_it():
+    class Switch(Small):
+        def forward(self, x):
+            return super().forward(x) if len(x) > 1 else self.body(x)[:, [0, 1, 2, 0]]
+
+    found = find_features(wrap(Switch().eval()), inputs(5, 6))
+    with pytest.raises(ModelError, match="head, which does not run for a batch of 1"):
+        found.widths(inputs(1, 6))

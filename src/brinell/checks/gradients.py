@@ -13,7 +13,7 @@ from brinell.checks.model import SAME, relative_difference
 from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stages
 from brinell.core.ranking import rank_targets
-from brinell.core.threat import Threat
+from brinell.core.threat import Ball, Threat
 from brinell.engine.oracle import Oracle
 from brinell.errors import ModelError, error_text, first_line
 from brinell.finding import Finding
@@ -24,6 +24,9 @@ from brinell.ops.rowwise import flat
 # Two independent averages of the gradient should point the same way at least this much (cosine, median over samples).
 SETTLED = 0.9
 LEVELS = 255
+# Inputs that are asked for one by one, and by how much of their spread the logits may differ then (convolutions of
+# other shapes round differently, in reduced precision most).
+ALONE, ROUNDED = 8, 0.05
 # Code that computes gradients: calling it inside forward means that the model optimises while it predicts.
 _GRADIENT_CODE = {grad.__code__, backward.__code__}
 # Where every way to a gradient ends.
@@ -82,16 +85,25 @@ def check_half_weights(oracle: Oracle) -> Finding:
     )
 
 
-def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
-    """Check that the class of a clean input does not depend on the batch size."""
+def check_batch_shape(oracle: Oracle, threat: Threat, x: Tensor, logits: Tensor) -> Finding:
+    """Check that the answer does not depend on the batch size, at clean inputs and around them (off the 8-bit grid).
+
+    Rounding makes small differences; larger ones, or another class of a clean input, are a warning. A shift of the
+    logits or another temperature is none.
+    """
+    n, alone = min(len(x), ALONE), Oracle(oracle.classifier, 1)
+    around = ball_around(threat, x[:n]).inside(x[:n], rng.keys(0, torch.arange(n, device=x.device)))
     try:
-        alone = Oracle(oracle.classifier, 1).output(x[:8]).logits
+        one = alone.output(x[:n]).logits
+        off = alone.output(around).logits
     except Exception as error:  # whatever the model itself raises
         why = error_text(error)
         return Finding("batch shape", "warn", f"the model fails on a batch of one input ({why}); make net(x[:1]) work.")
-    changed = int((alone.argmax(1) != logits[: len(alone)].argmax(1)).sum())
-    if not changed:
-        return Finding("batch shape", "ok", "clean predictions do not depend on the batch shape")
+    changed = int((one.argmax(1) != logits[:n].argmax(1)).sum())
+    pairs = (logits[:n], one), (oracle.output(around).logits, off)
+    worst = max(relative_difference(_unscaled(a), _unscaled(b)) for a, b in pairs)
+    if not changed and worst <= ROUNDED:
+        return Finding("batch shape", "ok", "answers do not depend on the batch shape", value=worst)
     if relative_difference(logits, oracle.output(x).logits) > SAME:
         return Finding(
             "batch shape", "ok", "not checked: the model is randomised, so its outputs differ at any batch size"
@@ -99,9 +111,17 @@ def check_batch_shape(oracle: Oracle, x: Tensor, logits: Tensor) -> Finding:
     return Finding(
         "batch shape",
         "warn",
-        f"{changed} of {len(alone)} clean inputs get another class in a batch of one: predictions depend on the batch "
-        "shape. Remove operations over the batch from the model.",
+        f"in a batch of one, {changed} of {n} clean inputs get another class, and logits change by {worst:.2g} of their "
+        "spread: predictions depend on the batch shape. Remove operations over the batch from the model.",
+        value=worst,
+        threshold=ROUNDED,
     )
+
+
+def _unscaled(logits: Tensor) -> Tensor:
+    """Return the logits minus the smallest of their row, divided by their spread."""
+    low = logits.amin(1, keepdim=True)
+    return (logits - low) / (logits.amax(1, keepdim=True) - low).clamp(min=1e-30)
 
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
@@ -109,6 +129,14 @@ def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:
     own = [s for s in stages if s.via is None and s.attack.requires is not Requires.LOGITS]
     followed = [s for s in own if not LOSSES[s.attack.loss].matches]
     return {s.attack.loss: s.ranks for s in followed}
+
+
+def ball_around(threat: Threat, x: Tensor) -> Ball:
+    """Return the balls of the threat; without a radius, one level of 8 bits everywhere, or as far in that norm."""
+    ball = threat.ball(torch.arange(len(x), device="cpu"), x.device)
+    if threat.unlimited:
+        return replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
+    return ball
 
 
 def check_zero_gradients(
@@ -119,11 +147,7 @@ def check_zero_gradients(
     Only points that are still classified correctly count: a misclassified point needs no gradient, and the gradient of
     the DLR loss is zero where the true class has the third-largest logit.
     """
-    ball = threat.ball(torch.arange(len(x), device="cpu"), x.device)
-    if threat.unlimited:
-        # Somewhere around the samples: one level of 8 bits everywhere, or as far in that norm.
-        ball = replace(ball, eps=torch.full_like(ball.eps, threat.norm.diameter(flat(x).shape[1]) / LEVELS))
-    around = ball.inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
+    around = ball_around(threat, x).inside(x, rng.keys(0, torch.arange(len(x), device=x.device)))
     dead: dict[str, tuple[float, float]] = {}
     for loss, ranks in _losses(plan.stages_for(threat)).items():
         target = rank_targets(logits, y, ranks[:1] if LOSSES[loss].targeted else ())[:, 0]
@@ -195,7 +219,7 @@ def run_gradient_checks(
     checks = [
         check_no_optimisation(oracle, x),
         check_half_weights(oracle),
-        check_batch_shape(oracle, x, logits),
+        check_batch_shape(oracle, threat, x, logits),
         check_few_classes(notes),
     ]
     if not plan.needs_gradients:

@@ -19,7 +19,10 @@ ADAPTIVE = "adaptive"
 ACCESS = "access"
 NOT_MADE = "not made: "
 # The checks whose good outcome is evidence, in the order in which they are listed.
-CHECKS = ("finite differences", "equal margins", "reversed loss", "8-bit grid", "asked again")
+CHECKS = (
+    "finite differences", "equal margins", "reversed loss", "8-bit grid", "smaller radius", "gradients at survivors",
+    "runner-up class", "asked again",
+)  # fmt: skip
 
 
 def evidence(run: "Run") -> Iterable[str]:

@@ -167,6 +167,13 @@ class Features(DelegatingClassifier):
             return [out.logits.float()], out
         out, seen = _LayerRecorder(self.layers).run(_bare(self.classifier), x)
         inputs = {name: given for name, given, _ in seen}
+        missing = next((name for name, _ in self.layers if name not in inputs), None)
+        if missing is not None:
+            raise ModelError(
+                expected="layers that run exactly once per forward pass",
+                got=f"{missing}, which does not run for a batch of {len(x)}",
+                remedy=REMEDY,
+            )
         return [flat(inputs[name]).float() for name, _ in self.layers], out
 
     def parts(self, x: Tensor) -> tuple[list[Tensor], Tensor]:

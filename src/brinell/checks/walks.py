@@ -1,0 +1,126 @@
+"""Check after the attacks: walks of a few gradient steps from a few survivors show what attacks of full size missed."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from brinell.checks.differences import disagreement, in_the_direction_of_an_attack
+from brinell.core.attack import Requires
+from brinell.core.criterion import Criterion
+from brinell.core.threat import Ball
+from brinell.engine.oracle import Oracle, Response
+from brinell.engine.precision import FLOAT32
+from brinell.finding import Finding
+from brinell.models.bpda import has_bpda
+from brinell.ops.losses import likeliest_wrong
+from brinell.ops.rowwise import rows, where
+
+SMALLER, GRADIENTS, RUNNER_UP = "smaller radius", "gradients at survivors", "runner-up class"
+# Steps of the walk through growing radii, and of the walk to the runner-up class.
+GROWING, FAR = 8, 10
+# The walk to the runner-up begins with steps of this size in every coordinate; each is shorter by this factor.
+FIRST, SHORTER = 0.25, 0.6
+# Fewer survivors say nothing about the runner-up class, and at least this share should reach it.
+FEW, REACHED = 8, 0.1
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Samples that no attack broke, with their labels and the allowed perturbations."""
+
+    x: Tensor
+    y: Tensor
+    ball: Ball
+
+
+def gradient_at(oracle: Oracle, x: Tensor, y: Tensor, target: Tensor | None = None) -> Response:
+    """Return the answer with the gradient of the margin, or of the margin towards a class, in float32."""
+    none = torch.full_like(y, -1)
+    loss = "margin" if target is None else "margin-towards"
+    return oracle.in_precision(FLOAT32).query(x, y, none if target is None else target, loss, Requires.GRAD)
+
+
+def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
+    """Check that no survivor breaks at a smaller radius.
+
+    Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs only,
+    where attacks that take steps of the size of eps never look.
+    """
+    none = torch.full_like(s.y, -1)
+    x, found, hit = s.x, s.x, torch.zeros_like(s.y, dtype=torch.bool)
+    for step in range(1, GROWING + 1):
+        r = gradient_at(oracle, x, s.y)
+        smaller = replace(s.ball, eps=s.ball.eps * step / GROWING)
+        x = smaller.project(s.x, x + rows(s.ball.eps * 2 / GROWING, x) * s.ball.steepest(r.gradient))
+        now = criterion.reached(oracle.output(x), s.y, none) & ~hit
+        found, hit = where(now, x, found), hit | now
+    broken = int((hit & s.ball.contains(s.x, found)).sum())
+    if not broken:
+        return Finding(SMALLER, "ok", f"a walk through growing radii broke none of {len(s.x)} survivors", value=0.0)
+    return Finding(
+        SMALLER,
+        "warn",
+        f"{broken} of {len(s.x)} survivors broke in a walk of {GROWING} gradient steps through growing radii: the "
+        "attacks missed them",
+        "The model may be weak close to its inputs only: attack with smaller radii too, or search for the smallest "
+        "perturbation (brinell curve).",
+        value=broken / len(s.x),
+        threshold=0.0,
+    )
+
+
+def check_gradients(oracle: Oracle, s: Survivors) -> Finding:
+    """Check that the gradients at survivors are right: a gradient that is wrong for a few classes protects just these.
+
+    Method: finite differences in the direction of an attack, as `brinell.checks.differences` makes them before it.
+    """
+    r = gradient_at(oracle, s.x, s.y)
+    step = in_the_direction_of_an_attack(s.ball, r.gradient)
+    found = disagreement(oracle.in_precision(FLOAT32), s.x, s.y, r.gradient, [step], "")
+    counted = f"{found.reversed} of {found.n}"
+    if not found.wrong:
+        return Finding(GRADIENTS, "ok", f"the gradient is reversed at {counted} survivors", value=found.median)
+    return Finding(
+        GRADIENTS,
+        "info" if has_bpda(oracle.classifier.torch_module) else "warn",
+        f"changes of the margin contradict its gradient at survivors: median disagreement {found.median:.2f}, "
+        f"reversed at {counted} (0 is perfect, 1 unrelated, 2 reversed)",
+        "Samples may have survived because their gradients are wrong: repair the gradient (brinell.models.bpda), or use "
+        "a plan without gradients (blackbox).",
+        value=found.median,
+    )
+
+
+def check_runner_up(oracle: Oracle, s: Survivors) -> list[Finding]:
+    """Check that survivors can become the class with the second-largest logit, far outside their balls.
+
+    A class that can never win, just below the largest logit, draws every attack to itself: margins and targets then say
+    nothing about the classes that the model does predict. Nothing for few survivors or two classes.
+    """
+    clean = oracle.output(s.x).logits
+    if len(s.x) < FEW or clean.shape[1] == 2:
+        return []
+    target = likeliest_wrong(clean, s.y, 1)[:, 0]
+    x, reached = s.x, torch.zeros_like(s.y, dtype=torch.bool)
+    for step in range(FAR):
+        r = gradient_at(oracle, x, s.y, target)
+        reached |= r.logits.argmax(1) == target
+        # The sign, whatever the norm: the way is free, and steps in L1 would move single coordinates.
+        x = s.ball.apply(x, FIRST * SHORTER**step * s.ball.masked(r.gradient.sign()))
+    reached |= oracle.output(x).logits.argmax(1) == target
+    return [_runner_up(int(reached.sum()), len(s.x))]
+
+
+def _runner_up(reached: int, n: int) -> Finding:
+    what = f"{reached} of {n} survivors become their runner-up class far outside their balls"
+    if reached > REACHED * n:
+        return Finding(RUNNER_UP, "ok", what, value=reached / n)
+    return Finding(
+        RUNNER_UP,
+        "warn",
+        f"only {what}: classes that never win may draw the attacks to themselves, or gradients lead nowhere",
+        "Remove outputs that are never predicted, or use decisions alone (hop-skip-jump).",
+        value=reached / n,
+        threshold=REACHED,
+    )
