@@ -149,7 +149,7 @@ def test_equal_inputs_are_counted_once() -> None:
 
 
 def test_an_answer_that_depends_on_the_number_of_rows_is_seen_on_and_off_the_grid() -> None:
-    x, y = draw(0)
+    x, _ = draw(0)
 
     def level(change: Callable[[nn.Module, Tensor], Tensor]) -> str:
         oracle = Oracle(brinell.wrap(Defended(change).eval()), 32)

@@ -25,8 +25,8 @@ LEVELS = 255
 NOTICEABLE = 1e-5
 # The median disagreement from which gradients count as wrong: 0 is perfect, 1 is unrelated, 2 is reversed.
 DISAGREEMENT = 0.3
-# Samples with a disagreement above this have a reversed gradient. So many may, or this share: near the boundary of small
-# adversarially trained networks 3 in 100 have.
+# Samples with a disagreement above this have a reversed gradient. So many may, or this share: in small adversarially
+# trained networks 3 in 100 have.
 REVERSED, FEW_REVERSED, REVERSED_SHARE = 1.1, 2, 0.15
 # Fewer samples with a noticeable change say nothing.
 FEW = 4
@@ -147,8 +147,6 @@ def _differences(found: list[Disagreement], replaced: bool) -> Finding:
     level: Level = "ok" if not worst.wrong else "info" if replaced else "warn"
     verb = "agree with" if level == "ok" else "contradict"
     part = f", reversed for {worst.reversed}" if worst.many_reversed else ""
-    message = f"changes of the margin {verb} its gradient {worst.where}: median disagreement {worst.median:.2f} of "
-    return Finding(
-        "finite differences", level, f"{message}{worst.n} samples{part} (0 is perfect, 1 unrelated, 2 reversed)", REMEDY,
-        value=worst.median, threshold=DISAGREEMENT,
-    )  # fmt: skip
+    of = f"{worst.median:.2f} of {worst.n} samples{part} (0 is perfect, 1 unrelated, 2 reversed)"
+    message = f"changes of the margin {verb} its gradient {worst.where}: median disagreement {of}"
+    return Finding("finite differences", level, message, REMEDY, value=worst.median, threshold=DISAGREEMENT)

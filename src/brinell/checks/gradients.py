@@ -111,8 +111,8 @@ def check_batch_shape(oracle: Oracle, threat: Threat, x: Tensor, logits: Tensor)
     return Finding(
         "batch shape",
         "warn",
-        f"in a batch of one, {changed} of {n} clean inputs get another class, and logits change by {worst:.2g} of their "
-        "spread: predictions depend on the batch shape. Remove operations over the batch from the model.",
+        f"in a batch of one, {changed} of {n} clean inputs get another class, and logits change by {worst:.2g} of "
+        "their spread: predictions depend on the batch shape. Remove operations over the batch from the model.",
         value=worst,
         threshold=ROUNDED,
     )

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from brinell.checks.differences import disagreement, in_the_direction_of_an_attack
-from brinell.core.attack import Requires
+from brinell.core.attack import Requires, Response
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
-from brinell.engine.oracle import Oracle, Response
+from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.finding import Finding
 from brinell.models.bpda import has_bpda
@@ -44,8 +44,8 @@ def gradient_at(oracle: Oracle, x: Tensor, y: Tensor, target: Tensor | None = No
 def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
     """Check that no survivor breaks at a smaller radius.
 
-    Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs only,
-    where attacks that take steps of the size of eps never look.
+    Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs
+    only, where attacks that take steps of the size of eps never look.
     """
     none = torch.full_like(s.y, -1)
     x, found, hit = s.x, s.x, torch.zeros_like(s.y, dtype=torch.bool)
@@ -86,8 +86,8 @@ def check_gradients(oracle: Oracle, s: Survivors) -> Finding:
         "info" if has_bpda(oracle.classifier.torch_module) else "warn",
         f"changes of the margin contradict its gradient at survivors: median disagreement {found.median:.2f}, "
         f"reversed at {counted} (0 is perfect, 1 unrelated, 2 reversed)",
-        "Samples may have survived because their gradients are wrong: repair the gradient (brinell.models.bpda), or use "
-        "a plan without gradients (blackbox).",
+        "Samples may have survived because their gradients are wrong: repair the gradient (brinell.models.bpda), or "
+        "use a plan without gradients (blackbox).",
         value=found.median,
     )
 
