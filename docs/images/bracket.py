@@ -1,4 +1,4 @@
-"""Draw docs/images/bracket.svg: what attacks break and what is certified, by radius, for a small network.
+"""Draw docs/images/bracket.svg: what attacks leave and what is certified, by radius, for a small network.
 
 Usage: python docs/images/bracket.py OUT.svg    (needs matplotlib)
 """
@@ -26,7 +26,7 @@ def main(out: str) -> None:
     images = brinell.data.load("demo")
     net = brinell.wrap(small_network(images[:600]), name="one hidden layer")
     curve = brinell.curve(net, images[600:700], "Linf", "minimal-quick", certify=True, progress=False)
-    curve.plot(out, title="The true share of broken samples lies in the hatched band")
+    curve.plot(out, title="The true robust accuracy lies in the hatched band")
 
 
 if __name__ == "__main__":

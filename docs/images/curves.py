@@ -22,9 +22,7 @@ def main(out: str) -> None:
         curves = [brinell.curve(model, test, "Linf", "minimal-quick", progress=False) for model in (plain, "demo")]
     names = ("trained without attacks", "trained against Linf 0.1")
     named = [brinell.Curve(c.norm, c.ids, c.distances, n) for c, n in zip(curves, names, strict=True)]
-    named[0].plot(
-        out, named[1:], marks=[0.1], title="How many test images can be broken by a perturbation of this size?"
-    )
+    named[0].plot(out, named[1:], marks=[0.1], title="Robust accuracy at every size of the perturbation")
 
 
 if __name__ == "__main__":

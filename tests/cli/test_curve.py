@@ -25,7 +25,7 @@ def test_curve(tmp_path):
     out = tmp_path / "c"
     common = ("curve", "-m", "demo", "-d", "demo", "--n", "6", "--norm", "Linf", "--plan", "minimal-quick", "-q")
     told = run(*common, "--eps", "0.1", "--out", str(out))
-    assert "robust error, Linf, n = 6" in told and "eps = 0.1" in told
+    assert "robust accuracy, Linf, n = 6" in told and "eps = 0.1" in told
     stored = json.loads((out / "curves.json").read_text())
     assert len(stored) == 1 and len(stored[0]["distances"]) == 6 and (out / "0-Linf.csv").exists()
     again = json.loads(run(*common, str(out / "0-Linf"), "--json"))
@@ -63,7 +63,7 @@ def test_norms_are_checked_before_the_attacks_and_repeats_are_dropped(monkeypatc
     done = CliRunner().invoke(app, [*common, "--norm", "L0", "--plan", "paper-curves"])
     assert isinstance(done.exception, brinell.PlanError) and "work in L0" in str(done.exception) and not measured
     told = run(*common, "--norm", "Linf")
-    assert measured == ["L2", "Linf"] and told.count("robust error, L2") == 1
+    assert measured == ["L2", "Linf"] and told.count("robust accuracy, L2") == 1
     done = CliRunner().invoke(app, [*common, "--transfer"])
     assert "two norms" in done.output
 

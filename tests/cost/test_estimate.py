@@ -201,12 +201,15 @@ def test_the_estimate_changes_nothing(world: LinearWorld, eps: float, foretold: 
 
 
 def test_the_start_of_a_run_says_what_it_will_cost(
-    world: LinearWorld, eps: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: LinearWorld, eps: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.modules["brinell.cost.estimate"], "MIN_ANNOUNCED", 0.0)
-    evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm")
+    data = (world.x[:40], world.y[:40])
+    evaluate(world.classifier, data, Linf(eps), "fgsm", out=tmp_path / "run")
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("expected: about") and "forwards" in first and "a pilot of" in first
+    evaluate(world.classifier, data, Linf(eps), "fgsm", out=tmp_path / "run", resume=True)
+    assert "expected:" not in capsys.readouterr().err  # nothing is left to do
     evaluate(world.classifier, (world.x[:40], world.y[:40]), Linf(eps), "fgsm", progress=False)
     assert capsys.readouterr().err == ""
 

@@ -404,6 +404,7 @@ def test_imagenet_is_measured_on_the_list_of_robustbench(listed: Path) -> None:
         module.points(board, f"imagenet,{root}", None, "none")
 
 
+@pytest.mark.filterwarnings("ignore:n = 3 is more than the data have")
 def test_other_pictures_of_imagenet_are_refused(listed: Path) -> None:
     (board,) = definitions.LEADERBOARDS
     (listed / "mine.txt").write_text("n01440764/0.png\n")

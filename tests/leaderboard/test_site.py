@@ -299,6 +299,10 @@ def test_a_run_is_a_record_with_a_page(site: Path) -> None:
     assert row["autoattack"]["text"] == "33.33plan golden" and row["best"]["text"] == "33.33"
     p = run.robust_accuracy
     assert row["interval"]["text"] == f"[{100 * p.low:.2f}, {100 * p.high:.2f}]"
+    # What it knows comes first, what nobody stated is no column.
+    shown = [key for key in row if key in ("best", "interval", "n", "unreliable", "cost", "status", "run")]
+    assert shown == ["best", "interval", "n", "unreliable", "cost", "status", "run"]
+    assert not {"reported", "over", "extra", "architecture", "venue", "year"} & set(row)
     assert int(row["cost"]["v"]) == run.cost.forwards + run.cost.backwards
     # The verdict does not believe so small a Run: it has a place, and no rank.
     assert run.verdict.level != "reliable" and row["rank"]["text"] == "–" and row["unreliable"]["text"] == "yes"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -62,3 +63,8 @@ def test_the_gauge_shows_the_open_part_between_both_ends() -> None:
     picture = gauge(Proportion(90, 100), Proportion(50, 100), Proportion(30, 100))
     assert "Certified accuracy 30.0 %" in picture and picture.count("<rect") == 4
     assert gauge(Proportion(90, 100), Proportion(50, 100)).count("<rect") == 3
+
+
+def test_overlapping_intervals_of_few_samples_are_drawn_apart() -> None:
+    heights = set(re.findall(r'd="M[\d.]+ ([\d.]+)H', gauge(Proportion(9, 10), Proportion(7, 10), Proportion(6, 10))))
+    assert len(heights) == 3

@@ -148,5 +148,15 @@ def test_ticks_as_text(value: float, size: float, text: str) -> None:
     assert tick_text(value, size) == text
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 12, 13])
+def test_counts_have_whole_ticks(most: int) -> None:
+    """A histogram of few samples, and bars of few breaks."""
+    histogram = Histogram("Margins", "margin", "samples", (0.0, 1.0, 2.0), ("all",), ((most, 1),))
+    bars = Figure("First to break", "bars", "attack", "samples", (Series("", ("a", "b"), (float(most), 0.0)),))
+    numbers = [e.text or "" for e in parse(chart(bars)).iter() if e.get("class") == "tick"]
+    numbers += [e.text or "" for e in parse(chart(histogram)).iter() if e.get("class") == "tick" and e.get("dy")]
+    assert len(numbers) >= 4 and all(text.isdigit() for text in numbers)
+
+
 def test_a_scale_without_width_does_not_divide_by_zero() -> None:
     assert AxisScale(3.0, 3.0, 0.0, 10.0)(3.0) == 0

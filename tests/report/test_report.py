@@ -237,14 +237,14 @@ def _by_class(run: Run) -> list[float]:
     return [float(s.robust[s.label == c].mean()) for c in np.unique(s.label)]
 
 
-def test_the_curve_is_the_distribution_of_distances(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
+def test_the_curve_is_the_robust_accuracy_by_radius(make: Callable[..., Run], images: Images, tmp_path: Path) -> None:
     run = make(tmp_path / "run", images, eps=None)
     s = sample_outcomes(run)
     (series,) = curve([("net", s)], "Linf").series
     for x, y in zip(series.x, series.y, strict=True):
         broken = ~s.correct | (s.broken & (s.distance <= float(x)))
-        assert y == pytest.approx(100 * broken.mean())
-    assert series.y[0] == pytest.approx(10)
+        assert y == pytest.approx(100 - 100 * broken.mean())
+    assert series.y[0] == pytest.approx(90)
     assert "Median distance" in read(brinell.report.text([run])).text
 
 
@@ -296,7 +296,7 @@ def test_a_picture_of_distances(make: Callable[..., Run], run: Run, images: Imag
     with pytest.raises(InputError, match="no such samples in"):
         run.plot_distances()
     axes = make(tmp_path / "minimal", images, eps=None).plot_distances()
-    assert axes.lines[0].get_ydata()[-1] == pytest.approx(40)
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(60)
     plt.close("all")
 
 

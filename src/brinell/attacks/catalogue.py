@@ -220,7 +220,7 @@ _ALL = [
         "exact",
         (*_DENSE, Stage(MIFGSM(steps=1), label="activation-search", search=ActivationSearch())),
         "AutoAttack, then a search through the activation patterns of a ReLU network, guided by bounds (Linf)",
-        f"{CROCE}; the search after Zhang et al. 2022, BaB-Attack",
+        f"{CROCE}; the search after Zhang et al. 2022, A branch and bound framework",
         "standard",
     ),
     Plan(

@@ -95,5 +95,5 @@ def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool | N
     if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED:
         return
     cost = predict(remaining_work(s, folder, escalate))
-    for text in (f"expected: {cost}", *cost.notes):
+    for text in (f"expected: {cost}", *cost.notes) if cost.forwards else ():
         s.context.listener(Note(text))

@@ -140,6 +140,23 @@ class Curve:
         """Return R(eps), the robust error, with its interval; eps may be a text such as "8/255"."""
         return Proportion(int(self.broken(parse_eps(eps)).sum()), self.n)
 
+    def accuracy(self, eps: float | str) -> Proportion:
+        """Return the robust accuracy at eps, an upper bound: the share of samples that no attack broke within eps.
+
+        >>> print(Curve("L2", np.array([0, 1, 2]), np.array([0.0, 0.5, np.inf])).accuracy(0.4))
+        66.7 % [20.8, 93.9], n = 3
+        """
+        return Proportion(self.n - self.at(eps).k, self.n)
+
+    def certified_accuracy(self, eps: float | str) -> Proportion:
+        """Return the certified accuracy at eps, a lower bound: the share of samples proved to be robust there.
+
+        >>> c = Curve("L2", np.array([0, 1]), np.array([0.5, 0.5]), certified=np.array([0.0, 0.3]))
+        >>> c.certified_accuracy(0.2).k, c.accuracy(0.2).k
+        (1, 2)
+        """
+        return Proportion(self.n - self.at_most(eps).k, self.n)
+
     def at_most(self, eps: float | str) -> Proportion:
         """Return an upper bound on the true robust error at eps: the share of samples not proved to be robust there.
 

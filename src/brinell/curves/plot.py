@@ -24,7 +24,7 @@ UNITS = {
 def plot(
     curves: Sequence[Curve], path: Path, *, marks: Sequence[float] = (), title: str = "", limit: float | None = None
 ) -> Path:
-    """Draw curves with bands, one panel per norm and one colour per model; `marks` are radii for dashed lines."""
+    """Draw the robust accuracy by radius, one panel per norm and one colour per model; `marks` are dashed lines."""
     check_plot_path(path, "Curve.save writes .csv and .json.")
     plt = load_pyplot()
     norms = list(dict.fromkeys(c.norm for c in curves))
@@ -39,7 +39,7 @@ def plot(
             # With several norms, a radius of one norm is usually outside the panel of another, or close to 0.
             least = end / 20 if len(norms) > 1 else 0.0
             _dress(axis, norm, shown, [m for m in marks if least <= m <= end], end)
-        axes[0][0].set_ylabel("samples that can be broken (%)")
+        axes[0][0].set_ylabel("robust accuracy (%)")
         if title:
             figure.suptitle(title)
         return save(plt, figure, path)
@@ -52,8 +52,8 @@ def _limit(curves: Sequence[Curve]) -> float:
 
 
 def _draw(axis: Any, c: Curve, colour: str, end: float) -> None:
-    x, y = c.steps()
-    x, y = np.append(x, max(end, float(x[-1]))), np.append(y, y[-1])
+    x, broken = c.steps()
+    x, y = np.append(x, max(end, float(x[-1]))), 1 - np.append(broken, broken[-1])
     half, name = c.band(), c.name or "model"
     note = f", {c.unresolved} unresolved" if c.unresolved else ""
     axis.step(x, 100 * y, where="post", color=colour, linewidth=2, label=f"{name} (n = {c.n}{note})")
@@ -65,12 +65,12 @@ def _draw(axis: Any, c: Curve, colour: str, end: float) -> None:
 
 
 def _draw_certified(axis: Any, c: Curve, colour: str, end: float) -> None:
-    """Draw the share of samples that are not proved to be robust, and fill what is open below it."""
+    """Draw the share of samples that are proved to be robust, and fill what is open above it."""
     radii = np.unique(np.concatenate([c.steps()[0], *([] if c.certified is None else [c.certified]), [0.0, end]]))
     # A sample is proved up to its radius, this included: the curve jumps right after it.
     after = np.nextafter(radii, np.inf)
-    low, high = (np.array([100 * float(f(r)) for r in after]) for f in (c.at, c.at_most))
-    axis.step(radii, high, where="post", color=colour, linewidth=1.5, linestyle=":", label="not proved to be robust")
+    low, high = (np.array([100 * float(f(r)) for r in after]) for f in (c.certified_accuracy, c.accuracy))
+    axis.step(radii, low, where="post", color=colour, linewidth=1.5, linestyle=":", label="proved to be robust")
     axis.fill_between(
         radii, low, high, step="post", facecolor="none", edgecolor=colour, alpha=0.35, hatch="///", linewidth=0
     )
@@ -91,8 +91,8 @@ def _dress(axis: Any, norm: str, curves: Sequence[Curve], marks: Sequence[float]
         axis.annotate(
             f"eps = {text}", (mark, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9
         )
-    legend_title = "lower is more robust\ndot at 0: errors without attack\nband: 95 % confidence"
-    axis.legend(loc="lower right", frameon=True, fontsize=9, title=legend_title, title_fontsize=8)
+    legend_title = "dot at 0: clean accuracy\nband: 95 % confidence"
+    axis.legend(loc="upper right", frameon=True, fontsize=9, title=legend_title, title_fontsize=8)
 
 
 def plot_distances(found: Sequence[ClassDistances], path: Path) -> Path:

@@ -146,10 +146,12 @@ def gauge(clean: Proportion, robust: Proportion, certified: Proportion | None = 
         element("rect", x=left, y=8, width=wide * share, height=20, rx=4, fill=colour, opacity=opacity)
         for share, colour, opacity in bars
     ]
-    for p in (clean, robust, *([] if certified is None else [certified])):
+    shown = (clean, robust, *([] if certified is None else [certified]))
+    for row, p in enumerate(shown):  # each in a row of its own, since intervals of few samples overlap
+        y = 8 + 20 * (2 * row + 1) / (2 * len(shown))
         a, b = left + wide * p.low, left + wide * p.high
-        d = f"M{a:.2f} 18H{b:.2f}M{a:.2f} 13v10M{b:.2f} 13v10"
-        for stroke, width in (("var(--card)", 4), ("var(--ink)", 1.6)):
+        d = f"M{a:.2f} {y:.2f}H{b:.2f}M{a:.2f} {y - 3:.2f}v6M{b:.2f} {y - 3:.2f}v6"
+        for stroke, width in (("var(--card)", 3.2), ("var(--ink)", 1.4)):
             parts.append(element("path", d=d, stroke=stroke, stroke_width=width, fill="none"))
     for value in (0, 25, 50, 75, 100):
         anchor, x = {0: "start", 100: "end"}.get(value, "middle"), left + wide * value / 100

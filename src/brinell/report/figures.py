@@ -78,20 +78,23 @@ def count_on_surface(s: SampleOutcomes) -> tuple[int, int]:
 
 
 def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
-    """Return the share of samples broken within each radius, for minimum-norm attacks.
+    """Return the robust accuracy at each radius, for minimum-norm attacks.
 
-    Method: the empirical distribution of the distances, with distance 0 for misclassified samples, thinned to a fixed
-    number of steps. The 95 % confidence band holds for all radii at once.
+    Method: 100 % minus the empirical distribution of the distances, with distance 0 for misclassified samples, thinned
+    to a fixed number of steps. The 95 % confidence band holds for all radii at once.
     Reference: Massart, Annals of Probability 18 (1990), 1269-1283.
     """
     series = []
     for name, s in many:
         found = np.sort(np.where(s.correct, np.where(s.broken, s.distance, np.inf), 0.0))
-        x, y = _steps(found)
+        x, broken = _steps(found)
+        y = 100 - broken
         half = 100 * math.sqrt(math.log(2 / (1 - CONFIDENCE)) / (2 * max(len(s), 1)))
         low, high = (np.clip(y + d, 0, 100) for d in (-half, half))
         series.append(Series(name, *(tuple(v.tolist()) for v in (x, y, low, high))))
-    return Figure("Robustness curve", "steps", f"size of the perturbation ({norm})", "broken (%)", tuple(series))
+    return Figure(
+        "Robustness curve", "steps", f"size of the perturbation ({norm})", "robust accuracy (%)", tuple(series)
+    )
 
 
 def costs(run: Run) -> tuple[Figure, Table]:

@@ -112,17 +112,17 @@ def named_apart(curves: list[Curve], each: int) -> list[Curve]:
 
 
 def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple[NormTransfer, ...] = ()) -> None:
-    """Print one table per norm with the robust errors at the radii, then the radii at which curves of models cross."""
+    """Print one table per norm with the robust accuracies at the radii, then the radii at which curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
         largest = max((c.median for c in of_norm if 0 < c.median < float("inf")), default=None)
         at = radii or ([] if largest is None else [s * largest for s in MULTIPLES])
-        columns = ("model", ">clean error", *(f">eps = {e:.4g}" for e in at), ">median", ">unresolved")
+        columns = ("model", ">clean", *(f">eps = {e:.4g}" for e in at), ">median", ">unresolved")
         rows = (
-            (c.name, _share(c.clean_error), *(_share(c.at(e)) for e in at), f"{c.median:.4g}", str(c.unresolved))
+            (c.name, _share(c.accuracy(0)), *(_share(c.accuracy(e)) for e in at), f"{c.median:.4g}", str(c.unresolved))
             for c in of_norm
         )
-        print_table(make_table(f"robust error, {norm}, n = {of_norm[0].n}", columns, rows), console)
+        print_table(make_table(f"robust accuracy, {norm}, n = {of_norm[0].n}", columns, rows), console)
         if any(c.certified is not None for c in of_norm):
             _show_certified([c for c in of_norm if c.certified is not None], at, console)
         if not at:
@@ -135,10 +135,10 @@ def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple
 
 
 def _show_certified(curves: list[Curve], at: list[float], console: Console) -> None:
-    """Print upper bounds on the robust error: the shares of samples that are not proved to be robust."""
-    rows = ((c.name, *(_share(c.at_most(e)) for e in at)) for c in curves)
+    """Print lower bounds on the robust accuracy: the shares of samples that are proved to be robust."""
+    rows = ((c.name, *(_share(c.certified_accuracy(e)) for e in at)) for c in curves)
     columns = ("model", *(f">eps = {e:.4g}" for e in at))
-    print_table(make_table(f"robust error at most, {curves[0].norm}, by certificates", columns, rows), console)
+    print_table(make_table(f"certified accuracy, {curves[0].norm}", columns, rows), console)
 
 
 def show_transfer(moved: tuple[NormTransfer, ...], console: Console) -> None:

@@ -19,6 +19,8 @@ NOTHING = "–"
 USUAL_PLAN = "autoattack"
 # Over-estimation in points above which a cell is marked; seeds never differ that much.
 MUCH = 5.0
+# Columns that only Runs fill.
+OF_RUNS = ("interval", "n", "cost", "run")
 UNKNOWN = element("span", "unknown", class_="quiet")
 STATUSES = {
     "published": "copied from the public leaderboard RobustBench, not run again",
@@ -83,12 +85,15 @@ class Column:
 def columns(rows: list[BoardRow]) -> list[Column]:
     """Return the columns to show: those marked `always`, and those for which some row has a value."""
     corruptions = any(r.board.corruptions for r in rows)
-    return [
+    shown = [
         c
         for c in COLUMNS
         if (c.always and not (corruptions and c.key in ("autoattack", "best")))
         or any(c.value(r) is not None for r in rows if c.key != "best" or r.entry.external)
     ]
+    # On a board of published records few rows have them: then they come last.
+    rare = [c for c in shown if c.key in OF_RUNS and sum(c.value(r) is not None for r in rows) < len(rows) / 2]
+    return [*(c for c in shown if c not in rare), *rare]
 
 
 def venue(record: Record) -> str:
@@ -234,11 +239,16 @@ COLUMNS = (
            attrgetter("record.corruptions_mce_3d"), always=False, up=True),
     Column("best", "Best known", "The lowest robust accuracy that any attack has reached; “external” if this attack is "
            "not AutoAttack. Boards are sorted by it.", attrgetter("record.best"), _best),
+    Column("interval", "95 % interval",
+           "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
+           "known one); sorted by its width.", _width, _interval, always=False, up=True),
+    Column("n", "n", "Samples of the Run.", attrgetter("record.n"), lambda r, n: f"{n:,}", always=False),
     Column("certified", "Certified", "The share of samples that are proved to be robust: a lower bound on the robust "
            "accuracy, in per cent.", attrgetter("record.certified"), always=False),
-    Column("reported", "Reported", "Robust accuracy as its authors report it.", attrgetter("record.reported")),
+    Column("reported", "Reported", "Robust accuracy as its authors report it.", attrgetter("record.reported"),
+           always=False),
     Column("over", "Over-estimation", "Reported minus best known, in points: what the authors' evaluation missed.",
-           attrgetter("record.overestimation"), _over),
+           attrgetter("record.overestimation"), _over, always=False),
     Column("unreliable", "Potentially unreliable",
            "Whether the evaluation may be misleading. The public leaderboard flags published records; Runs have a "
            "verdict.",
@@ -246,17 +256,14 @@ COLUMNS = (
     Column("extra", "Extra data", "Whether the model was trained on more data than the data set's own.",
            lambda r: flag_text(r.record.extra_data),
            lambda r, word: element("span", word, class_=None if r.record.extra_data else "quiet"),
-           number=False, unknown=UNKNOWN),
+           number=False, always=False, unknown=UNKNOWN),
     Column("architecture", "Architecture", "The network.", lambda r: plain(r.record.architecture) or None,
-           number=False, up=True),
-    Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None, number=False, up=True),
-    Column("year", "Year", "The last four-digit number of the venue.", attrgetter("record.year")),
+           number=False, up=True, always=False),
+    Column("venue", "Venue", "Where the paper appeared.", lambda r: venue(r.record) or None, number=False, up=True,
+           always=False),
+    Column("year", "Year", "The last four-digit number of the venue.", attrgetter("record.year"), always=False),
     Column("licence", "Licence", "The licence of the weights, if they are public.",
            lambda r: plain(r.record.licence) or None, _licence, number=False, up=True, always=False),
-    Column("interval", "95 % interval",
-           "Wilson interval of the robust accuracy that a Run measured (under AutoAttack or its plan, not the best "
-           "known one); sorted by its width.", _width, _interval, always=False, up=True),
-    Column("n", "n", "Samples of the Run.", attrgetter("record.n"), lambda r, n: f"{n:,}", always=False),
     Column("cost", "Passes", "Forward and backward passes of a Run, all together.", _passes, _cost, always=False),
     Column("status", "Status", "Who stands behind the numbers.", attrgetter("record.status"), _status,
            number=False, up=True),

@@ -156,8 +156,9 @@ def _home(found: list[Board]) -> str:
 
 def _board(board: Board, of_board: list[BoardRow], every: list[Board]) -> str:
     shown = columns(of_board)
+    filters = [(key, name) for key, name in FILTERS if key in {c.key for c in shown}]
     body = render(
-        "board.html", package=PACKAGE, board=board, boards=every, columns=shown, statuses=STATUSES, filters=FILTERS,
+        "board.html", package=PACKAGE, board=board, boards=every, columns=shown, statuses=STATUSES, filters=filters,
         rows=[(row, [_cell(c, row) for c in shown], _facets(row)) for row in of_board],
         charts=[markup(p) for p in board_charts(board)], heading=lambda c: markup(breakable(c.head)),
     )  # fmt: skip

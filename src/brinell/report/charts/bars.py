@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from brinell.report.charts.scales import AxisScale, finite, number, span, step, tick_text, ticks
+from brinell.report.charts.scales import AxisScale, are_whole, finite, number, span
 from brinell.report.charts.svg import element, escape
 from brinell.report.charts.types import Waterfall, colour_classes
 from brinell.results.analyses import Figure, Series
@@ -134,17 +134,15 @@ def _left(names: Sequence[str]) -> float:
 
 def _scale(values: Sequence[float], label: str, left: float) -> AxisScale:
     low, high = span(values, label)
-    return AxisScale(low, high, left, WIDTH - RIGHT)
+    return AxisScale(low, high, left, WIDTH - RIGHT, are_whole(values, label))
 
 
 def _axis(scale: AxisScale, label: str, height: float) -> str:
     count = 5 if max(abs(scale.low), abs(scale.high)) < 1e4 else 3  # long numbers need space
-    size = step(scale.low, scale.high, count)
     parts = []
-    for value in ticks(scale.low, scale.high, count):
+    for value, text in scale.ticks(count):
         x = scale(value)
         parts.append(element("line", class_="axis" if value == 0 else "grid", x1=x, x2=x, y1=TOP, y2=height))
-        text = tick_text(value, size)
         parts.append(element("text", text, class_="tick", x=x, y=height + 16, text_anchor="middle"))
     middle = (scale.start + scale.stop) / 2
     parts.append(_centred(label, middle, height + 35))

@@ -21,32 +21,43 @@ class AxisScale:
     high: float
     start: float
     stop: float
+    whole: bool = False  # ticks at whole numbers only
 
     def __call__(self, value: float) -> float:
         """Return the position of a value in pixels."""
         return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.stop - self.start)
 
+    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
+        """Return about `count` round values of the axis with their texts.
 
-def step(low: float, high: float, count: int = 5) -> float:
-    """Return a round step size that gives about `count` ticks.
+        >>> AxisScale(0.0, 2.0, 0.0, 100.0, whole=True).ticks()
+        [(0.0, '0'), (1.0, '1'), (2.0, '2')]
+        """
+        size = step(self.low, self.high, count, self.whole)
+        return [(v, tick_text(v, size)) for v in ticks(self.low, self.high, count, self.whole)]
 
-    >>> step(0.0, 100.0), step(0.0, 0.031), step(3.0, 3.0)
-    (20.0, 0.005, 1.0)
+
+def step(low: float, high: float, count: int = 5, whole: bool = False) -> float:
+    """Return a round step size that gives about `count` ticks; with `whole`, a whole number, for axes of counts.
+
+    >>> step(0.0, 100.0), step(0.0, 0.031), step(3.0, 3.0), step(0.0, 2.0, whole=True), step(0.0, 12.0, whole=True)
+    (20.0, 0.005, 1.0, 1.0, 2.0)
     """
     raw = (high - low) / max(count, 1)
-    if not (raw > 0 and math.isfinite(raw)):
+    if not (raw > 0 and math.isfinite(raw)) or (whole and raw < 1):
         return 1.0
     power = 10.0 ** math.floor(math.log10(raw))
-    return min(ROUND, key=lambda r: abs(math.log(r * power / raw))) * power
+    sizes = [r * power for r in ROUND if not whole or (r * power).is_integer()]
+    return min(sizes, key=lambda size: abs(math.log(size / raw)))
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
     """Return the round numbers from low to high, about `count` of them.
 
-    >>> ticks(0.0, 1.0), ticks(-3.0, 11.0)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.5, 0.0, 2.5, 5.0, 7.5, 10.0])
+    >>> ticks(0.0, 1.0), ticks(-3.0, 11.0), ticks(0.0, 2.0, whole=True)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [-2.5, 0.0, 2.5, 5.0, 7.5, 10.0], [0.0, 1.0, 2.0])
     """
-    size = step(low, high, count)
+    size = step(low, high, count, whole)
     first = math.ceil(low / size - 1e-9)
     last = math.floor(high / size + 1e-9)
     return [float(f"{i * size:.12g}") for i in range(first, last + 1)]
@@ -94,6 +105,15 @@ def finite(values: Iterable[object]) -> list[float]:
     return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
 
 
+def are_whole(values: Sequence[float], label: str) -> bool:
+    """Return whether an axis shows counts: whole numbers, and no percentages.
+
+    >>> are_whole([0.0, 2.0], "samples"), are_whole([0.5, 2.0], "samples"), are_whole([0.0, 100.0], "accuracy (%)")
+    (True, False, False)
+    """
+    return bool(values) and "%" not in label and all(v.is_integer() for v in values)
+
+
 def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
     """Return the range of an axis: 0 to 100 for percentages, else two round numbers, the lower one 0 if 0 is near.
 
@@ -111,10 +131,10 @@ def span(values: Sequence[float], label: str = "") -> tuple[float, float]:
         high = 0.0
     if high - low < LEAST:
         low, high = (0.0, 1.0) if 0 <= low < LEAST else (low - 0.5, high + 0.5)
-    ends = low, high
+    ends, whole = (low, high), are_whole(values, label)
     for _ in range(3):  # rounding the ends may change the ticks, and new ticks may change the ends
-        size = step(*ends)
+        size = step(*ends, whole=whole)
         ends = math.floor(low / size + 1e-9) * size, math.ceil(high / size - 1e-9) * size
-        if step(*ends) == size:
+        if step(*ends, whole=whole) == size:
             break
     return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")

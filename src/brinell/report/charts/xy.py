@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from brinell.report.charts.scales import AxisScale, finite, number, span, step, tick_text, ticks
+from brinell.report.charts.scales import AxisScale, are_whole, finite, number, span
 from brinell.report.charts.svg import element, escape, path
 from brinell.report.charts.types import Histogram, ReferenceLine, colour_classes
 from brinell.results.analyses import Figure, Series
@@ -51,7 +51,7 @@ def histogram_chart(figure: Histogram, lines: Sequence[ReferenceLine] = ()) -> t
     """Draw stacked bars between bin edges; return SVG markup, height and attributes for zooming."""
     tops = [sum(column) for column in zip(*figure.counts, strict=True)]
     low, high = figure.edges[0], figure.edges[-1]
-    axes = _axes((low, high), span([0.0, *map(float, tops)]), ())
+    axes = _axes((low, high), span([0.0, *map(float, tops)]), (), whole=True)
     parts, base = [], [0.0] * len(tops)
     for tint, name, counts in zip(colour_classes(figure.names), figure.names, figure.counts, strict=True):
         for j, count in enumerate(counts):
@@ -86,12 +86,12 @@ def _figure_axes(figure: Figure, lines: Sequence[ReferenceLine]) -> XYAxes:
         across = (-0.3, len(names) - 0.7)
     else:
         across = (min(xs), max(xs)) if xs and min(xs) < max(xs) else span(xs)
-    return _axes(across, span(ys, figure.y), names)
+    return _axes(across, span(ys, figure.y), names, are_whole(ys, figure.y))
 
 
-def _axes(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...]) -> XYAxes:
+def _axes(x: tuple[float, float], y: tuple[float, float], names: tuple[str, ...], whole: bool = False) -> XYAxes:
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    return XYAxes(AxisScale(*x, PAD, wide - PAD), AxisScale(*y, high - PAD, PAD), names)
+    return XYAxes(AxisScale(*x, PAD, wide - PAD), AxisScale(*y, high - PAD, PAD, whole), names)
 
 
 def _series(axes: XYAxes, s: Series, i: int, kind: str, labels: Sequence[str] = ()) -> str:
@@ -173,13 +173,11 @@ def _reference_line(axes: XYAxes, line: ReferenceLine) -> str:
 def _with_axes(axes: XYAxes, inside: str, x: str, y: str) -> tuple[str, int, dict[str, object]]:
     """Add grid, ticks and labels to a plot, a nested SVG that can be zoomed; return markup, height and attributes."""
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    size, parts = step(axes.y.low, axes.y.high), []
-    for value in ticks(axes.y.low, axes.y.high):
+    parts = []
+    for value, text in axes.y.ticks():
         at = TOP + axes.y(value)
         parts.append(element("line", class_="grid", x1=LEFT, x2=LEFT + wide, y1=at, y2=at))
-        parts.append(
-            element("text", tick_text(value, size), class_="tick", x=LEFT - 8, y=at, dy="0.35em", text_anchor="end")
-        )
+        parts.append(element("text", text, class_="tick", x=LEFT - 8, y=at, dy="0.35em", text_anchor="end"))
     parts.append(element("line", class_="axis", x1=LEFT, x2=LEFT + wide, y1=TOP + high, y2=TOP + high))
     parts.append(element("g", *_ticks_below(axes), class_="ticks-x"))
     box = f"0 0 {wide} {high}"
@@ -200,6 +198,5 @@ def _ticks_below(axes: XYAxes) -> list[str]:
         fits = max(int((axes.x.stop - axes.x.start) / len(axes.names) / 7), 3)
         texts = [(axes.x(i), n if len(n) <= fits else n[: fits - 1] + "…") for i, n in enumerate(axes.names)]
     else:
-        size = step(axes.x.low, axes.x.high)
-        texts = [(axes.x(v), tick_text(v, size)) for v in ticks(axes.x.low, axes.x.high)]
+        texts = [(axes.x(v), text) for v, text in axes.x.ticks()]
     return [element("text", escape(t), class_="tick", x=LEFT + at, y=y, text_anchor="middle") for at, t in texts]
