@@ -11,12 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
+import torch
 from jaxtyping import config, install_import_hook
 
-HOOK = install_import_hook("brinell", "beartype.beartype")
+import brinell.ops.types as shapes
 
-import torch  # noqa: E402
+
+def _check_shapes() -> None:
+    """Make the names of shapes types that are checked at run time, before another module reads them."""
+    for name, kind in vars(shapes).items():
+        if described := getattr(kind, "__metadata__", ()):
+            setattr(shapes, name, getattr(jaxtyping, described[0])[torch.Tensor, described[1]])
+
+
+_check_shapes()
+HOOK = install_import_hook("brinell", "beartype.beartype")
 
 from brinell.results.format import folders  # noqa: E402
 

@@ -67,6 +67,7 @@ NAMES = [
     "wrap",
 ]
 HEAVY = ["matplotlib", "jinja2", "ray", "scipy", "pandas", "torchvision", "jax", "tensorflow", "sklearn", "PIL"]
+HEAVY += ["jaxtyping"]
 # As slow to import as the rest of torch.
 HEAVY += ["torch._dynamo", "torch._inductor"]
 

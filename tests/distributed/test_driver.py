@@ -58,7 +58,7 @@ class FakeLauncher:
     deaths: int = 0
 
     @contextmanager
-    def open(self, context: StageContext, plan: Any) -> Iterator["Played"]:
+    def open(self, context: StageContext, plan: Any) -> Iterator["FakeLauncher"]:
         quiet = replace(context, oracle=replace(context.oracle, listener=silent), listener=silent)
         self.pool = FakePool(self, pickle.dumps((quiet, plan)))
         yield self

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from brinell.ops import rng
+from brinell.ops.norms.l2 import L2Norm
 from brinell.ops.rowwise import concat, flat, head, put, rows, running_sum, span_sums, take, where, where_rows
 
 
@@ -88,3 +90,9 @@ def test_running_sums_repeat_on_the_gpu():
     v = rng.normal(rng.keys(0, torch.arange(512, device="cuda")), (3072,)).double()
     first = running_sum(v)
     assert all(torch.equal(running_sum(v), first) for _ in range(20))
+
+
+def test_shapes_are_checked_in_these_tests() -> None:
+    """Hints in brinell.ops.types are replaced by types that look at kind and shape (tests/conftest.py)."""
+    with pytest.raises(TypeCheckError):
+        L2Norm().size(torch.zeros(2, 3, dtype=torch.int64))

@@ -5,11 +5,10 @@ from io import BytesIO
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def demo() -> tuple[Float[Tensor, "1000 1 28 28"], Int[Tensor, "1000"]]:
+def demo() -> tuple[Tensor, Tensor]:
     """Return images in [0, 1] (multiples of 1/255) and labels (int64) in the order of the published test set.
 
     >>> x, y = demo()

@@ -112,7 +112,7 @@ def named_apart(curves: list[Curve], each: int) -> list[Curve]:
 
 
 def show(curves: list[Curve], radii: list[float], console: Console, moved: tuple[NormTransfer, ...] = ()) -> None:
-    """Print one table per norm with the robust accuracies at the radii, then the radii at which curves of models cross."""
+    """Print one table per norm with robust accuracies at the radii, then the radii at which curves of models cross."""
     for norm in dict.fromkeys(c.norm for c in curves):
         of_norm = [c for c in curves if c.norm == norm]
         largest = max((c.median for c in of_norm if 0 < c.median < float("inf")), default=None)

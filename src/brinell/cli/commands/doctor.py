@@ -15,9 +15,9 @@ from brinell.data.load import load
 from brinell.environment import version
 from brinell.evaluation.attack import attack
 
-CORE = ("torch", "numpy", "pyarrow", "safetensors", "rich", "typer", "jaxtyping")
+CORE = ("torch", "numpy", "pyarrow", "safetensors", "rich", "typer", "jinja2")
 EXTRAS = {
-    "report": ("jinja2", "matplotlib"),
+    "report": ("matplotlib",),
     "ray": ("ray",),
     "jax": ("jax",),
     "tensorflow": ("tensorflow",),

@@ -5,12 +5,10 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from brinell.data.corruptions.image_ops import (
     LEVELS,
-    Images,
     along,
     bell,
     correlate,
@@ -22,7 +20,7 @@ from brinell.data.corruptions.image_ops import (
     zoom_matrix,
 )
 from brinell.ops import rng
-from brinell.ops.types import Keys
+from brinell.ops.types import Images, Keys, Pixels
 
 # Discs up to this radius use a grid of 17 × 17 and a 3 × 3 smoothing filter; larger discs use 5 × 5.
 GRID = 8
@@ -69,7 +67,7 @@ def glass_blur(x: Images, key: Keys, sigma: float, reach: int, rounds: int) -> I
     return gaussian(x, sigma)
 
 
-def _sources(key: Keys, h: int, w: int, reach: int) -> Int[Tensor, "b h w"]:
+def _sources(key: Keys, h: int, w: int, reach: int) -> Pixels:
     """Return for each pixel the position (row · w + column) of the pixel whose value it has after one round."""
     inside = torch.zeros(h, w, dtype=torch.bool, device=key.device)
     inside[reach + 1 : h - reach + 1, reach + 1 : w - reach + 1] = True

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from brinell.data.corruptions.image_ops import (
     LEVELS,
-    Images,
     along,
     gaussian_matrix,
     luma,
@@ -17,7 +16,7 @@ from brinell.data.corruptions.image_ops import (
     symmetric,
 )
 from brinell.ops import rng
-from brinell.ops.types import Keys
+from brinell.ops.types import Images, Keys
 
 # Elastic transform: the cut-off of the smoothing filter in standard deviations, and the distance of the three points
 # of the affine map from the center, as a fraction (one third) of the shorter side.

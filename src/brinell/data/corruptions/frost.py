@@ -4,12 +4,11 @@ import math
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-from brinell.data.corruptions.image_ops import Images, along, gaussian_matrix, luma, symmetric
+from brinell.data.corruptions.image_ops import along, gaussian_matrix, luma, symmetric
 from brinell.ops import rng
-from brinell.ops.types import Keys
+from brinell.ops.types import Images, Keys, Places, Squares
 
 # As many pictures as the published corruption has, large enough for many different crops.
 PICTURES, SIZE = 5, 512
@@ -34,14 +33,14 @@ def frost_at(key: Keys, channels: int, h: int, w: int) -> Images:
     return ice if channels == 3 else luma(ice)
 
 
-def _crop(key: Keys, m: int, n: int) -> Int[Tensor, "b m"]:
+def _crop(key: Keys, m: int, n: int) -> Places:
     """Return m consecutive pixel positions out of n, from a random start for every key."""
     start = rng.integers(key, max(n - m, 1))
     return symmetric(start[:, None] + torch.arange(m, device=key.device), n)
 
 
 @lru_cache(maxsize=2)
-def _pictures(small: bool) -> Float[Tensor, "p n n"]:
+def _pictures(small: bool) -> Squares:
     """Return the ice pictures in [0, 1], shrunk to a fifth if `small`; the CPU draws them for all devices."""
     if small:
         n = SIZE // FIFTH
@@ -50,7 +49,7 @@ def _pictures(small: bool) -> Float[Tensor, "p n n"]:
     return torch.cat([_picture(key) for key in rng.keys(SEED, torch.arange(PICTURES)).split(1)])
 
 
-def _picture(key: Keys) -> Float[Tensor, "1 n n"]:
+def _picture(key: Keys) -> Squares:
     needles = _smooth(_drawn(key), 0.8)
     film = _texture(rng.fold(key, 8), 40.0) + 0.8 * _texture(rng.fold(key, 9), 9.0)
     cover = torch.sigmoid(2.5 * film)
@@ -58,7 +57,7 @@ def _picture(key: Keys) -> Float[Tensor, "1 n n"]:
     return (0.08 + (0.62 + grain) * cover + 0.8 * needles).clamp(0, 1).float()
 
 
-def _texture(key: Keys, sigma: float) -> Float[Tensor, "1 n n"]:
+def _texture(key: Keys, sigma: float) -> Squares:
     noise = _smooth(rng.normal(key, (SIZE, SIZE)), sigma)
     return noise / noise.std()
 
@@ -68,7 +67,7 @@ def _smooth(x: Tensor, sigma: float) -> Tensor:
     return along(x[:, None], matrix, matrix)[:, 0]
 
 
-def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
+def _drawn(key: Keys) -> Squares:
     """Draw stems with needles on both sides as bright points on black; a pixel keeps its brightest point."""
     u = rng.uniform(rng.fold(key, 1), (FEATHERS, 5))[0].double()
     root, turn, length = u[:, :2] * SIZE * 1.1 - 0.05 * SIZE, 2 * math.pi * u[:, 2], STEM * (0.3 + 0.7 * u[:, 3])
@@ -87,7 +86,7 @@ def _drawn(key: Keys) -> Float[Tensor, "1 n n"]:
     return _plotted(starts, turns, lengths, brights)
 
 
-def _plotted(starts: Tensor, turns: Tensor, lengths: Tensor, brights: Tensor) -> Float[Tensor, "1 n n"]:
+def _plotted(starts: Tensor, turns: Tensor, lengths: Tensor, brights: Tensor) -> Squares:
     """Return a picture of straight lines that fade to half of their brightness towards the end."""
     t = torch.linspace(0, 1, int(STEM * DENSITY), dtype=torch.float64)
     ways = torch.stack([turns.cos(), turns.sin()], 1)

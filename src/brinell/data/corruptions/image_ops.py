@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-Images = Float[Tensor, "b c h w"]
-Layer = Float[Tensor, "b 1 h w"]
+from brinell.ops.types import Field, Images, Layer, Pixels, Scalars
+
 Border = Callable[[Tensor, int], Tensor]
 
 LEVELS = 255
@@ -136,13 +135,13 @@ def small_correlate(x: Images, kernel: tuple[tuple[float, ...], ...]) -> Images:
     return total
 
 
-def picked(x: Images, row: Int[Tensor, "b h w"], column: Int[Tensor, "b h w"]) -> Images:
+def picked(x: Images, row: Pixels, column: Pixels) -> Images:
     """Return images whose pixel (i, j) is the pixel of `x` at (row[i, j], column[i, j])."""
     index = (row * x.shape[3] + column).flatten(1)[:, None].expand(-1, x.shape[1], -1)
     return x.flatten(2).gather(2, index).view_as(x)
 
 
-def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w"], border: Border) -> Images:
+def sampled(x: Images, row: Field, column: Field, border: Border) -> Images:
     """Return images whose pixel (i, j) is `x` at (row[i, j], column[i, j]), interpolated linearly."""
     (h, w), top, left = x.shape[2:], row.floor(), column.floor()
     down, right = (row - top)[:, None], (column - left)[:, None]
@@ -152,7 +151,7 @@ def sampled(x: Images, row: Float[Tensor, "b h w"], column: Float[Tensor, "b h w
     return upper * (1 - down) + lower * down
 
 
-def streaked(x: Images, angle: Float[Tensor, "b"], radius: int, sigma: float) -> Images:
+def streaked(x: Images, angle: Scalars, radius: int, sigma: float) -> Images:
     """Apply motion blur over 2·radius + 1 pixels; `angle` holds one direction per image, in degrees.
 
     Method: the weights of a half Gaussian on the pixels nearest to a ray, with repeated borders.

@@ -11,8 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from brinell.data.corruptions.image_ops import LEVELS, Images, edge, nearest
-from brinell.ops.types import Keys
+from brinell.data.corruptions.image_ops import LEVELS, edge, nearest
+from brinell.ops.types import Images, Keys
 
 BLOCK, MIDDLE = 8, 128
 # Bits of the transform's constants, bits kept between its two passes, and bits of the colour constants.

@@ -5,9 +5,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from brinell.data.corruptions.image_ops import LEVELS, Images, nearest
+from brinell.data.corruptions.image_ops import LEVELS, nearest
 from brinell.ops import rng
-from brinell.ops.types import Keys
+from brinell.ops.types import Images, Keys
 
 
 def gaussian_noise(x: Images, key: Keys, scale: float) -> Images:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from brinell.data.corruptions import blur, digital, noise, weather
-from brinell.data.corruptions.image_ops import LEVELS, Images, truncated
+from brinell.data.corruptions.image_ops import LEVELS, truncated
 from brinell.data.corruptions.jpeg import jpeg_compression
 from brinell.errors import InputError, one_of
 from brinell.ops import rng
 from brinell.ops.defaults import standard_defaults
+from brinell.ops.types import Images
 
 SEVERITIES = (1, 2, 3, 4, 5)
 # Images with a shorter side of at most this use the constants of CIFAR-10-C, larger images those of ImageNet-C.

@@ -1,15 +1,12 @@
 """Weather corruptions: snow, frost, fog, and spatter of water or mud."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from brinell.data.corruptions.frost import frost_at
 from brinell.data.corruptions.image_ops import (
     LEVELS,
     SLACK,
-    Images,
-    Layer,
     along,
     coloured,
     gaussian,
@@ -21,7 +18,7 @@ from brinell.data.corruptions.image_ops import (
     zoom_matrix,
 )
 from brinell.ops import rng
-from brinell.ops.types import Keys
+from brinell.ops.types import Images, Keys, Layer, Squares
 
 # Fog: the size of the first random displacement, which is divided at each halving of the step.
 WIBBLE = 100.0
@@ -41,7 +38,7 @@ def fog(x: Images, key: Keys, amount: float, decay: float) -> Images:
     return (x + amount * clouds(key, size, decay)[:, None, :h, :w]) * (most / (most + amount))
 
 
-def clouds(key: Keys, size: int, decay: float) -> Float[Tensor, "b n n"]:
+def clouds(key: Keys, size: int, decay: float) -> Squares:
     """Return periodic fractal clouds in [0, 1] of size × size pixels; `size` is a power of two.
 
     Method: the diamond-square algorithm. The center of every square, then of every diamond, is the mean of its four
