@@ -58,7 +58,8 @@ class Relu(Activation):
 
     @property
     def terms(self) -> int:  # type: ignore[override]
-        return int(self.slope != 0)
+        # The slope is rounded to float32, and so is the product.
+        return 2 * int(self.slope != 0)
 
     def apply(self, *x: Tensor) -> Tensor:
         return F.leaky_relu(x[0], self.slope) if self.slope else x[0].relu()

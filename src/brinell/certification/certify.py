@@ -1,5 +1,6 @@
 """Certify samples with a cascade of methods, from cheap to exact."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ from brinell.certification.undecided import Undecided, reduce, reducible
 from brinell.core.certificate import Certificate
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
-from brinell.errors import InputError, one_of
+from brinell.errors import InputError, ModelError, one_of
+from brinell.models.wrap import TorchClassifier
 
 METHODS = ("interval", "crown", "optimised", "branch-and-bound", "milp")
 DEFAULT_METHODS = ("interval", "crown", "optimised", "branch-and-bound")
@@ -54,8 +56,10 @@ class ProofState:
     def add(self, method: str, margin: float, passes: int, stopped: str) -> None:
         """Note the result of a method."""
         self.passes += passes
-        if margin > self.margin or not self.method:
+        if margin > self.margin or not self.method or math.isnan(self.margin):
             self.margin, self.method = margin, method
+        if math.isnan(margin):
+            stopped = "the bound is not a number: weights are infinite or NaN, or float32 overflows"
         self.stopped = "" if self.margin > 0 else f"{method}: {stopped or NOT_POSITIVE}"
 
 
@@ -105,15 +109,20 @@ class Bounds:
         return self._networks[shape]
 
     def certify(self, x: Tensor, y: Tensor, threat: Threat) -> list[Certificate]:
-        """Return one certificate per sample for the threat's radius; the samples are classified correctly."""
+        """Return one certificate per sample for the threat's radius; the samples are classified correctly.
+
+        Raise a ModelError if the logits of a sample differ from those of the traced network by more than rounding.
+        """
         network = self.network(tuple(x.shape[1:]))
+        _require_samples(x, y, network.classes, threat)
         size = max(1, MEMORY // (8 * network.widest * network.classes))
-        parts = torch.arange(len(x), device=x.device).split(size)
+        parts = torch.arange(len(x), device=x.device).split(size) if len(x) else ()
         return [c for part in parts for c in self._batch(network, x[part], y[part], threat.subset(part.cpu()))]
 
     @torch.no_grad()
     def _batch(self, network: TracedNetwork, x: Tensor, y: Tensor, threat: Threat) -> list[Certificate]:
         batch = SampleBatch(network, Region.of(x, threat), y, [ProofState() for _ in x])
+        self._require_same_logits(batch, x)
         for method in self.methods:
             if RUNNERS[method].whole_batch:
                 self._together(method, batch)
@@ -121,6 +130,20 @@ class Bounds:
                 self._one_by_one(method, batch)
         radii = threat.eps.tolist() if isinstance(threat.eps, Tensor) else [threat.eps] * len(x)
         return [_certificate(p, r) for p, r in zip(batch.states, radii, strict=True)]
+
+    def _require_same_logits(self, batch: SampleBatch, x: Tensor) -> None:
+        """Refuse a model whose logits are not those of the traced network, up to the rounding errors of float32."""
+        model = TorchClassifier(self.model) if isinstance(self.model, nn.Module) else self.model
+        logits = model.forward(x).logits
+        ranges = interval_ranges(batch.network, batch.region.clean)
+        lower, upper = (end[-1].to(logits.device) for end in (ranges.lower, ranges.upper))
+        known = (lower.isfinite() & upper.isfinite()).all(1)
+        for row in (known & ~((logits >= lower) & (logits <= upper)).all(1)).nonzero()[:1, 0].tolist():
+            raise ModelError(
+                expected=f"the logits of the traced network, between {_few(lower[row])} and {_few(upper[row])}",
+                got=f"{_few(logits[row])} for sample {row}",
+                remedy="Switch off TensorFloat-32 and reduced precision; after a change of the model, make new Bounds.",
+            )
 
     def _together(self, method: str, batch: SampleBatch) -> None:
         """Run a method on all open samples at once."""
@@ -142,6 +165,26 @@ class Bounds:
     def _left(self, end: float) -> float:
         """Return the seconds until `end`."""
         return end - self.clock()
+
+
+def _require_samples(x: Tensor, y: Tensor, classes: int, threat: Threat) -> None:
+    """Refuse what no certificate speaks of: points outside of the box, and classes that the network does not have."""
+    if len(x) != len(y) or not bool(((y >= 0) & (y < classes)).all()):
+        raise InputError(
+            expected=f"one class from 0 to {classes - 1} per sample",
+            got=f"{len(y)} classes for {len(x)} samples, {y.tolist()[:5]} …",
+            remedy="Pass the true classes of the samples.",
+        )
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise InputError(
+            expected="samples in [0, 1]", got="values outside, or NaN", remedy="Put the normalisation into the model."
+        )
+    if threat.unlimited:
+        raise InputError(expected="a threat with a radius", got=repr(threat), remedy="Write e.g. Linf('8/255').")
+
+
+def _few(values: Tensor) -> str:
+    return ", ".join(f"{v:.6g}" for v in values[:3].tolist()) + (", …" if len(values) > 3 else "")
 
 
 @dataclass(frozen=True)
@@ -190,7 +233,7 @@ def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
     if reason:
         batch.states[i].add(method, -torch.inf, 0, reason)
         return None
-    targets = (batch.lowest[i] <= 0).nonzero()[:, 0]
+    targets = (~(batch.lowest[i] > 0)).nonzero()[:, 0]
     a = differences(batch.y[index], batch.network.classes)[0, targets]
     batch.reduced[i] = reduce(batch.network, batch.ranges[i], batch.region.rows(index), a, targets)
     return batch.reduced[i]

@@ -60,6 +60,12 @@ class Region:
         return replace(self, eps=self.eps / ((1 + TOLERANCE) * (1 + WIDER)))
 
     @property
+    def clean(self) -> "Region":
+        """The samples alone."""
+        still = torch.zeros_like(self.x0)
+        return replace(self, low=still, high=still)
+
+    @property
     def single(self) -> "Region":
         """The region in float32."""
         x0, eps, low, high = (v.float() for v in (self.x0, self.eps, self.low, self.high))

@@ -138,7 +138,7 @@ class Scale(Affine):
 
     factor: Tensor
     offset: Tensor | None = None
-    terms: int = 2
+    terms: int = 4
     inner: Tensor | None = None
     """What is subtracted and added again inside, such as the running mean: it adds to the magnitude."""
 
@@ -158,7 +158,7 @@ class Scale(Affine):
 
 @dataclass(frozen=True, eq=False)
 class Mapping(Affine):
-    """A linear function without negative coefficients: average pooling, means, selections, permutations, padding."""
+    """A linear function whose coefficients have one sign: average pooling, means, selections, permutations, padding."""
 
     function: Callable[[Tensor], Tensor] = torch.clone
     terms: int = 0
@@ -167,7 +167,7 @@ class Mapping(Affine):
         return self.function(x[0])
 
     def absolute(self, *x: Tensor) -> Tensor:
-        return self.function(x[0])
+        return self.function(x[0]).abs()
 
     def transposed(self, a: Tensor, shapes: tuple[Shape, ...]) -> tuple[Tensor, ...]:
         origin = torch.zeros(len(a), *shapes[0], dtype=a.dtype, device=a.device)

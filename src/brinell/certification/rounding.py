@@ -10,8 +10,10 @@ from brinell.certification.network import Node
 from brinell.certification.operations import Input
 
 UNIT32, UNIT64 = 2.0**-24, 2.0**-53
-# The smallest positive float32: the error of a product that underflows is at most half of it.
-TINIEST = 2.0**-149
+# The smallest normal float32: the error of a result that underflows is at most that, even if it is flushed to zero.
+TINIEST = 2.0**-126
+# Beyond this size float32 overflows (its largest number is 3.4e38), and nothing is known.
+LARGEST = 3e38
 # Roundings of float64 in one step of a bound, besides the terms of the operation itself.
 STEPS = 64
 
@@ -36,10 +38,12 @@ def noise(node: Node, sizes: list[Tensor]) -> Tensor:
     `sizes` are the largest absolute values of its inputs. float32 contributes γₙ times the sum of the absolute values
     of all terms, float64 a share that is a billionth of it.
     """
-    operation = node.operation
+    operation, n = node.operation, int(torch.Size(node.shape).numel())
     if isinstance(operation, Input):
-        n = int(torch.Size(node.shape).numel())
         return torch.full_like(sizes[0], 2 * gamma(n + STEPS, UNIT64))
+    # On the way back, a step adds up at most n products for a coefficient, and n for a constant.
     terms = operation.terms
-    relative = gamma(terms, UNIT32) + 2 * gamma(2 * terms + STEPS, UNIT64)
-    return operation.magnitude(*sizes) * relative * (1 + 1e-6) + terms * TINIEST
+    relative = gamma(terms, UNIT32) + 2 * gamma(2 * (terms + n) + STEPS, UNIT64)
+    magnitude = operation.magnitude(*sizes)
+    errors = magnitude * relative * (1 + 1e-6) + terms * TINIEST
+    return torch.where(magnitude > LARGEST, torch.inf, errors)

@@ -1,11 +1,13 @@
 """Trace a classifier with torch.fx into a `TracedNetwork` of operations that have bounds."""
 
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.utils import parametrize
 
 from brinell.certification.network import Builder, TracedNetwork, Value
 from brinell.certification.operations import Concatenation, Reshape, Scale
@@ -14,6 +16,12 @@ from brinell.core.model import Classifier
 from brinell.errors import ModelError, error_text
 from brinell.models.wrap import TorchClassifier
 
+# Operations whose result may share memory with their input, and functions that write into it.
+VIEWS = {
+    "flatten", "reshape", "view", "squeeze", "unsqueeze", "permute", "transpose", "getitem", "contiguous", "float",
+    "detach", "dropout", "Flatten", "Unflatten", "Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d",
+}  # fmt: skip
+WRITING = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 SUPPORTED = (
     "linear, convolution, batch normalisation, ReLU, leaky ReLU, ReLU6, tanh, sigmoid, GELU, SiLU, average and max "
     "pooling, flatten, reshape, mean, addition, concatenation, arithmetic with constants"
@@ -35,12 +43,16 @@ def trace(model: Classifier | nn.Module, shape: tuple[int, ...]) -> TracedNetwor
     Raise a ModelError that names the first part without bounds.
     """
     module, device = _module(model)
+    if kind(module) in MODULES:
+        module = nn.Sequential(module).eval()
     builder = Builder(shape, device)
     start = Value(0, (1, *shape))
     if isinstance(model, TorchClassifier):
         start = _normalised(builder, start, model)
     with torch.no_grad():
-        out = _run(builder, _graph(module), module, start)
+        graph = _graph(module)
+        _require_no_stale_values(graph, module)
+        out = _run(builder, graph, module, start)
         _finish(builder, out)
     return TracedNetwork(tuple(builder.nodes))
 
@@ -51,14 +63,25 @@ def _module(model: Classifier | nn.Module) -> tuple[nn.Module, torch.device]:
         raise unsupported(type(model).__name__, "it has no torch module", "Wrap a torch module: brinell.wrap(net).")
     if isinstance(model, TorchClassifier) and model.detector is not None:
         raise unsupported(type(model).__name__, "it has a detector", "Certify the classifier without its detector.")
-    training = [name or type(m).__name__ for name, m in module.named_modules() if m.training]
-    if training:
-        raise unsupported(training[0], "it is in train mode", "Call net.eval() first.")
+    _require_plain_modules(module)
     tensors = [*module.parameters(), *module.buffers()]
     low = [t for t in tensors if t.is_floating_point() and t.dtype not in (torch.float32, torch.float64)]
     if low:
         raise unsupported("weights", f"they are in {low[0].dtype}", "Convert the model to float32: net.float().")
     return module, tensors[0].device if tensors else torch.device("cpu")
+
+
+def _require_plain_modules(module: nn.Module) -> None:
+    """Refuse modules that compute something else than their type says."""
+    for name, m in module.named_modules():
+        name = name or type(m).__name__
+        if m.training:
+            raise unsupported(name, "it is in train mode", "Call net.eval() first.")
+        if m._forward_hooks or m._forward_pre_hooks:
+            remedy = "Remove the hook (of weight_norm: torch.nn.utils.remove_weight_norm), or write it as a module."
+            raise unsupported(name, "it has a forward hook, which torch.fx does not see", remedy)
+        if "forward" in vars(m):
+            raise unsupported(name, "its forward was replaced", "Write the change as a module of its own.")
 
 
 def _normalised(builder: Builder, x: Value, model: TorchClassifier) -> Value:
@@ -72,8 +95,6 @@ def _normalised(builder: Builder, x: Value, model: TorchClassifier) -> Value:
 
 
 def _graph(module: nn.Module) -> fx.Graph:
-    if type(module) in MODULES:
-        module = nn.Sequential(module)
     try:
         return _Tracer().trace(module)
     except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -85,13 +106,76 @@ class _Tracer(fx.Tracer):
     """Trace into modules of the user; a module with a translation is one step."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in MODULES or super().is_leaf_module(m, module_qualified_name)
+        return kind(m) in MODULES or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Proxy(fx.Proxy):
+    """A value that records `x += y` as writing into x; torch.fx records an addition."""
+
+    def _written(self, function: Callable[..., Any], other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self._written(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> fx.Proxy:
+        return self._written(operator.isub, other)
+
+    def __imul__(self, other: Any) -> fx.Proxy:
+        return self._written(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> fx.Proxy:
+        return self._written(operator.itruediv, other)
+
+
+def kind(m: nn.Module) -> type[nn.Module]:
+    """Return the type of a module; of one whose weights are parametrised, the type that it had before."""
+    return type(m).__mro__[1] if parametrize.is_parametrized(m) else type(m)
+
+
+def _require_no_stale_values(graph: fx.Graph, module: nn.Module) -> None:
+    """Refuse an operation that writes into a value which is read again later: the graph shows the value before."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    owner: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        submodule = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        writes = _writes(node, submodule)
+        shares = writes or getattr(submodule or node.target, "__name__", _word(node, submodule)) in VIEWS
+        first = node.all_input_nodes[0] if node.all_input_nodes else None
+        owner[node] = owner[first] if shares and first is not None else node
+        same = [n for n, o in owner.items() if o is owner[node] and n is not node]
+        if writes and any(order[user] > order[node] for n in same for user in n.users):
+            remedy = "Write it without inplace=True, or as x = x + y instead of x += y."
+            raise unsupported(_described(node, submodule), "it changes a value that is read again later", remedy)
+
+
+def _word(node: fx.Node, submodule: nn.Module | None) -> str:
+    return str(node.target) if submodule is None else kind(submodule).__name__
+
+
+def _writes(node: fx.Node, submodule: nn.Module | None) -> bool:
+    """Return whether a call writes into its first argument."""
+    if submodule is not None:
+        return bool(getattr(submodule, "inplace", False)) and "Dropout" not in kind(submodule).__name__
+    if node.op == "call_method":
+        return str(node.target).endswith("_")
+    if node.op != "call_function":
+        return False
+    translation = FUNCTIONS.get(node.target)
+    if translation is None or node.target in WRITING:
+        return translation is not None
+    try:
+        given = inspect.signature(translation).bind(None, *node.args, **node.kwargs).arguments
+    except TypeError:
+        return False
+    return bool(given.get("inplace", False)) and translation is not FUNCTIONS[nn.functional.dropout]
 
 
 def _run(builder: Builder, graph: fx.Graph, module: nn.Module, start: Value) -> Any:
     """Translate the graph node by node; return what it returns."""
-    if type(module) in MODULES:
-        module = nn.Sequential(module)
     known: dict[fx.Node, Any] = {}
     placeholders = 0
     for node in graph.nodes:
@@ -122,6 +206,8 @@ def _call(builder: Builder, module: nn.Module, node: fx.Node, args: Any, kwargs:
         return translation(builder, *given, **kwargs)
     except NotImplementedError as reason:
         raise unsupported(_described(node, submodule), str(reason)) from None
+    except TypeError as error:
+        raise unsupported(_described(node, submodule), f"these options have no bounds ({error})") from None
 
 
 def _described(node: fx.Node, submodule: nn.Module | None) -> str:
@@ -132,7 +218,7 @@ def _described(node: fx.Node, submodule: nn.Module | None) -> str:
 
 def _translation(node: fx.Node, submodule: nn.Module | None) -> Callable[..., Any] | None:
     if submodule is not None:
-        return MODULES.get(type(submodule))
+        return MODULES.get(kind(submodule))
     return METHODS.get(str(node.target)) if node.op == "call_method" else FUNCTIONS.get(node.target)
 
 

@@ -138,14 +138,34 @@ def unchanged(b: Builder, x: Value, *_: Any, **__: Any) -> Value:
     return x
 
 
+def dropout(b: Builder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """Translate dropout, which does nothing in evaluation mode."""
+    if training and p > 0:
+        raise NotImplementedError("it drops values at random here; pass training=self.training")
+    return x
+
+
+def _row_by_row(b: Builder, x: Value, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the result for one row; refuse a function that mixes rows or changes the precision."""
+    one = b.samples[x.at]
+    found = function(one)
+    if found.ndim < 1 or found.shape[0] != 1 or found.dtype != one.dtype:
+        raise NotImplementedError("it changes the dimension of the batch, or the precision; keep both")
+    try:
+        rows = function(torch.cat([one, one]))
+    except (RuntimeError, IndexError):
+        rows = found
+    if rows.shape != (2, *found.shape[1:]):
+        raise NotImplementedError("it mixes the samples of a batch; keep the first dimension")
+    return found
+
+
 def mapped(function: Callable[..., Tensor], name: str) -> Translation:
     """Return the translation of a linear function without negative coefficients."""
 
     def translate(b: Builder, x: Value, *args: Any, **kwargs: Any) -> Value:
         before = int(torch.Size(x.shape).numel())
-        probe = function(b.samples[x.at], *args, **kwargs)
-        if probe.ndim < 1 or probe.shape[0] != 1:
-            raise NotImplementedError(f"{name} here changes the dimension of the batch")
+        probe = _row_by_row(b, x, lambda v: function(v, *args, **kwargs))
         # A sum or mean has as many terms as it has inputs per output, and one division.
         terms = 0 if name in EXACT else before // max(probe.numel(), 1) + 2
         return b.add(Mapping(lambda v: function(v, *args, **kwargs), terms=terms), x, name=name)
@@ -392,7 +412,7 @@ FUNCTIONS: dict[Any, Translation] = {
     F.adaptive_avg_pool2d: _adaptive(F.adaptive_avg_pool2d),
     F.max_pool1d: max_pool,
     F.max_pool2d: max_pool,
-    F.dropout: unchanged,
+    F.dropout: dropout,
     torch.flatten: reshaped(torch.flatten),
     torch.reshape: reshaped(torch.reshape),
     torch.squeeze: reshaped(torch.squeeze),
