@@ -4,9 +4,10 @@ Usage: python benchmarks/trust.py [--only NAME …] [--kind broken|sound] [--dra
        [--adaptive] [--store FOLDER] [--out benchmarks/results] [--list] [--table]
 
 Every draw of every model is one JSON file in the store, and a draw that is there is not run again: interrupt it at any
-time. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy that any
-attack reached: AutoAttack on the network without the trick, with every point verified on the defence, and whatever the
-draws themselves found. `--table` only writes trust.md and trust.json from the store.
+time. `--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the
+checks can object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
+that any attack reached: AutoAttack on the network without the trick, with every point verified on the defence, and
+whatever the draws themselves found. `--table` only writes trust.md and trust.json from the store.
 """
 
 import argparse
@@ -37,6 +38,9 @@ PASSES = 20
 # Findings about the number of samples and about how far the full plan went.
 AUDIT, TOO_FEW = "audit", "too few samples"
 REFUSED = "refused"
+# Kinds of draws, by the end of the name of their folder, with their options.
+DEFAULT, ADAPTIVE, CHECKS = "", "-adaptive", "-checks"
+KINDS: dict[str, dict[str, Any]] = {DEFAULT: {}, ADAPTIVE: {"adaptive": True}, CHECKS: {"audit": 0}}
 
 
 def slug(name: str) -> str:
@@ -115,12 +119,11 @@ def settled(run: brinell.Run) -> bool:
     return any(f.level in ("warn", "fail") and f.name not in (AUDIT, TOO_FEW) for f in run.verdict.findings)
 
 
-def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool, short: bool) -> dict[str, Any]:
+def measure(entry: Entry, draw: int, n: int, plan: str, kind: str, short: bool) -> dict[str, Any]:
     """Evaluate one draw. With `short` the full plan attacks all survivors only where that can change the verdict."""
     problem, begun = drawn(entry.data(), draw, n), time.perf_counter()
     out: dict[str, Any] = {"name": entry.name, "draw": draw, "n": len(problem), "ids": problem.ids.tolist()}
-    options: dict[str, Any] = {"adaptive": True} if adaptive else {}
-    options |= {"seed": draw, "progress": False}
+    options: dict[str, Any] = {"seed": draw, "progress": False} | KINDS[kind]
     try:
         with tempfile.TemporaryDirectory() as folder:
             options["out"] = Path(folder) / "run"
@@ -144,28 +147,30 @@ def measure(entry: Entry, draw: int, n: int, plan: str, adaptive: bool, short: b
         return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
 
 
-def run_draws(entry: Entry, args: argparse.Namespace, adaptive: bool) -> None:
+def run_draws(entry: Entry, args: argparse.Namespace, kind: str) -> None:
     for draw in range(args.draws):
-        file = draw_file(args, entry.name, adaptive, draw)
+        file = draw_file(args, entry.name, kind, draw)
         if file.exists():
             continue
-        plan = args.adaptive_plan or args.plan if adaptive else args.plan
-        short = args.short and plan == "fast"
-        result = measure(entry, draw, args.n, plan, adaptive, short)
+        plan = plan_of(args, kind)
+        result = measure(entry, draw, args.n, plan, kind, args.short and plan == "fast" and kind != CHECKS)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.with_suffix(".part").write_text(json.dumps(result))
         file.with_suffix(".part").replace(file)
         share = "" if "robust" not in result else f"{result['robust']} of {result['n']}"
-        print(f"{entry.name}, draw {draw}{', adaptive' * adaptive}: {result['verdict']} {share}", flush=True)
+        print(f"{entry.name}, draw {draw}{kind}: {result['verdict']} {share}", flush=True)
 
 
-def draw_file(args: argparse.Namespace, name: str, adaptive: bool, draw: int) -> Path:
-    plan = args.adaptive_plan or args.plan if adaptive else args.plan
-    return Path(args.store) / f"{plan}{'-adaptive' * adaptive}" / f"{slug(name)}.{draw}.json"
+def plan_of(args: argparse.Namespace, kind: str) -> str:
+    return str(args.adaptive_plan or args.plan if kind == ADAPTIVE else args.plan)
 
 
-def stored_draws(args: argparse.Namespace, name: str, adaptive: bool) -> list[dict[str, Any]]:
-    files = [draw_file(args, name, adaptive, draw) for draw in range(args.draws)]
+def draw_file(args: argparse.Namespace, name: str, kind: str, draw: int) -> Path:
+    return Path(args.store) / f"{plan_of(args, kind)}{kind}" / f"{slug(name)}.{draw}.json"
+
+
+def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[str, Any]]:
+    files = [draw_file(args, name, kind, draw) for draw in range(args.draws)]
     return [json.loads(f.read_text()) for f in files if f.exists()]
 
 
@@ -173,10 +178,10 @@ def stored_draws(args: argparse.Namespace, name: str, adaptive: bool) -> list[di
 
 
 def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
-    plain, adaptive = (stored_draws(args, entry.name, a) for a in (False, True))
-    if not plain and not adaptive:
+    plain, adaptive, checks = (stored_draws(args, entry.name, kind) for kind in KINDS)
+    if not plain and not adaptive and not checks:
         return None
-    finished = [d for d in plain + adaptive if "robust" in d]
+    finished = [d for d in plain + adaptive + checks if "robust" in d]
     ids = {i for d in plain + adaptive for i in d["ids"]}
     # The truth takes longest, and says nothing about a draw that is not called reliable.
     asked = entry.broken and bool(adaptive or any(d["verdict"] == "reliable" for d in plain))
@@ -184,11 +189,11 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
     if entry.broken and not entry.randomised:
         known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
     out: dict[str, Any] = {"name": entry.name, "broken": entry.broken, "threat": str(entry.threat)}
-    for kind, draws in (("default", plain), ("adaptive", adaptive)):
+    for kind, draws in (("default", plain), ("adaptive", adaptive), ("checks", checks)):
         rows = []
         for d in draws:
             row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
-            if asked:
+            if asked and draws is not checks:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
                 row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
@@ -235,13 +240,18 @@ def reasons(rows: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(names)) or "–"
 
 
+def objections(e: dict[str, Any]) -> str:
+    """How many of the cheap draws the checks object to."""
+    return f"{alarms(e['checks'])} of {len(e['checks'])}" if e["checks"] else "–"
+
+
 def broken_line(e: dict[str, Any]) -> str:
     rows, tried = e["default"], e["adaptive"]
     passes = mean([r["passes"] for r in rows if "passes" in r])
     more = mean([r["passes"] for r in tried if "passes" in r])
     cells = [
         e["name"], e["threat"], str(len(rows)), percent(rows or tried, "truth"), percent(rows, "robust"),
-        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}", percent(tried, "robust"),
+        verdicts(rows), str(deceived(e)), reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"),
         "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -252,18 +262,18 @@ def sound_line(e: dict[str, Any]) -> str:
     passes = mean([r["passes"] for r in rows if "passes" in r])
     cells = [
         e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms(rows)),
-        reasons(rows), f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
+        reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 BROKEN = [
     "defence", "threat", "draws", "truth, %", "robust, %", "verdicts", "reliable and more than 2 points too high",
-    "findings", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
+    "findings", "checks alone object", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
 ]  # fmt: skip
 SOUND = [
-    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "passes", "adaptive, %",
-    "verdicts, adaptive",
+    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "checks alone object", "passes",
+    "adaptive, %", "verdicts, adaptive",
 ]  # fmt: skip
 
 
@@ -289,6 +299,11 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"**Broken defences ({len(bad)}).** Reliable and more than 2 points above the truth: {wrong} of "
             f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
             f"{sum(map(is_close, tried))} of {len(tried)}.",
+            "",
+            "**Checks alone**: draws without the layers of evidence (audit=0), where only the checks can object. They "
+            f"object to {sum(alarms(e['checks']) for e in bad)} of {sum(len(e['checks']) for e in bad)} draws of "
+            f"broken defences and to {sum(alarms(e['checks']) for e in good)} of "
+            f"{sum(len(e['checks']) for e in good)} of sound networks.",
             "",
             f"**Sound networks ({len(good)}).** Suspicious, invalid or refused: {alarms(calm)} of {len(calm)} draws; "
             f"upper bound: {quiet}.",
@@ -318,6 +333,7 @@ def main() -> None:
     parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
     parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
     parser.add_argument("--only-adaptive", action="store_true", help="run the adaptive evaluation alone")
+    parser.add_argument("--checks", action="store_true", help="run cheap draws alone, without the layers of evidence")
     parser.add_argument("--store", default="runs/trust", help="folder of the draws, the truths and trained networks")
     parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
     parser.add_argument("--list", action="store_true")
@@ -334,8 +350,9 @@ def main() -> None:
         return
     if not args.table:
         for e in entries:
-            for adaptive in (False,) * (not args.only_adaptive) + (True,) * (args.adaptive or args.only_adaptive):
-                run_draws(e, args, adaptive)
+            plain = [DEFAULT] * (not args.only_adaptive)
+            for kind in [CHECKS] if args.checks else plain + [ADAPTIVE] * (args.adaptive or args.only_adaptive):
+                run_draws(e, args, kind)
     if args.no_table:
         return
     results = [s for e in entries if (s := summary(e, args)) is not None]

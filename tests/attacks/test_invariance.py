@@ -74,6 +74,7 @@ MORE = {
     "L2-targets x restarts": ("L2", brinell.Restarts(brinell.Targets(PGD(1, loss="minimum-margin"), k=2), 2)),
     "Linf-targeted FAB": ("Linf", brinell.Targets(FAB(1, targeted=True), k=2)),
     "L0-sigma-zero": ("L0", SigmaZero(3)),
+    "Linf-probability margin": ("Linf", APGD(3, "probability-margin")),
     "L1-larger radii": ("L1", brinell.Restarts(APGD(3, larger_eps=True), 2)),
 }
 

@@ -174,10 +174,29 @@ def survivors(change: Callable[[nn.Module, Tensor], Tensor], eps: float = EPS) -
 
 def test_reversed_confidence_is_seen_and_right_confidence_is_not() -> None:
     oracle, s = survivors(reversed_confidence)
-    found = check_reversed_loss(oracle, Misclassified(), s)
+    found = check_reversed_loss(oracle, Misclassified(), s, s.x)
     assert found.level == "warn" and found.value is not None and found.value > 0
     oracle, s = survivors(lambda net, x: net(x))
-    assert check_reversed_loss(oracle, Misclassified(), s).level == "ok"
+    assert check_reversed_loss(oracle, Misclassified(), s, s.x).level == "ok"
+
+
+class Valley(nn.Module):
+    """The margin is linear, but grows again just before the decision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = x.sum(1) - 1.5
+        h = torch.where(m < 0, m, torch.where(m < 0.35, 0.7 - m, m))
+        return torch.stack([h, torch.zeros_like(h)], 1)
+
+
+def test_a_margin_that_grows_only_just_before_the_decision_is_seen() -> None:
+    """Raised from the inputs, the margin leads away from the decision; from the far side of the valley, to it."""
+    x = torch.linspace(0.48, 0.58, 8)[:, None].expand(8, 4).contiguous()
+    s = Survivors(x, torch.zeros(8, dtype=torch.long), Linf(0.2).ball(torch.arange(8), x.device))
+    oracle = Oracle(brinell.wrap(Valley().eval()), 8)
+    _, ends = check_growing_radii(oracle, Misclassified(), s)
+    assert check_reversed_loss(oracle, Misclassified(), s, x).level == "ok"
+    assert check_reversed_loss(oracle, Misclassified(), s, ends).level == "warn"
 
 
 def test_a_model_that_differs_between_the_levels_of_8_bits_is_seen() -> None:
@@ -210,9 +229,9 @@ def for_four_classes(net: nn.Module, x: Tensor) -> Tensor:
 
 def test_weakness_close_to_the_inputs_alone_is_seen() -> None:
     oracle, s = survivors(near_stored)
-    assert check_growing_radii(oracle, Misclassified(), s).level == "warn"
+    assert check_growing_radii(oracle, Misclassified(), s)[0].level == "warn"
     oracle, s = survivors(lambda net, x: net(x), 0.01)
-    assert check_growing_radii(oracle, Misclassified(), s).level == "ok"
+    assert check_growing_radii(oracle, Misclassified(), s)[0].level == "ok"
 
 
 @pytest.mark.parametrize("eps", [Linf(EPS), brinell.L2(1.0), brinell.L1(5.0)])

@@ -60,12 +60,15 @@ def first_ids(seed: int, ids: Ids) -> list[int]:
     return sorted(torch.as_tensor(ids, device="cpu")[order].tolist())
 
 
-def check_reversed_loss(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
+def check_reversed_loss(oracle: Oracle, criterion: Criterion, s: Survivors, ends: Tensor) -> Finding:
     """Check that no survivor breaks when the margin of its true class is raised instead of lowered.
 
-    If one does, confidence grows as the decision comes near, and every attack on the logits walks away from it.
+    If one does, confidence grows as the decision comes near, and every attack on the logits walks away from it. It may
+    do so just before the decision, so the margin is raised from the clean points and from `ends`, where a walk that
+    lowers it ends.
     """
-    broken = int(_walk(oracle, criterion, s, -1.0).sum())
+    hits = [_walk(oracle, criterion, s, -1.0, start=at) for at in (s.x, ends)]
+    broken = int((hits[0] | hits[1]).sum())
     if not broken:
         return Finding(REVERSED, "ok", f"raising the margin broke none of {len(s.x)} survivors", value=0.0)
     return Finding(
@@ -99,13 +102,16 @@ def check_grid(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
     )
 
 
-def _walk(oracle: Oracle, criterion: Criterion, s: Survivors, sign: float, rounded: bool = False) -> Tensor:
+def _walk(
+    oracle: Oracle, criterion: Criterion, s: Survivors, sign: float, rounded: bool = False, start: Tensor | None = None
+) -> Tensor:
     """Return a mask of the survivors that a few gradient steps break, verified with a fresh pass.
 
-    `sign` −1 lowers the loss. `rounded` moves every point to the 8-bit grid, towards the clean point.
+    The walk begins at `start` (default: the clean points). `sign` −1 lowers the loss.
+    `rounded` moves every point to the 8-bit grid, towards the clean point.
     """
     none = torch.full_like(s.y, -1)
-    x, found = s.x, s.x
+    x = found = s.x if start is None else start
     hit = torch.zeros_like(s.y, dtype=torch.bool)
     for step in range(STEPS):
         r = gradient_at(oracle, x, s.y)
@@ -163,7 +169,7 @@ def run_survivor_checks(
     """Run every check of this file on samples of the first chunk, which is in memory, with its clean `logits`.
 
     `survivors` are ids of the samples that no attack broke. `gradients` says whether the plan uses gradients; without
-    them, survivors are not attacked. Cost: up to 16 · 50 forward and 16 · 31 backward passes.
+    them, survivors are not attacked. Cost: up to 16 · 60 forward and 16 · 40 backward passes.
     """
     device = oracle.classifier.device
     rows_of = {i: row for row, i in enumerate(first.ids.tolist())}
@@ -178,11 +184,12 @@ def run_survivor_checks(
         return checks
     at = torch.tensor([rows_of[i] for i in first_ids(kept.seed, standing)], dtype=torch.long, device="cpu")
     chosen = Survivors(first.x[at].to(device), first.y[at].to(device), threat.ball(at, device))
+    smaller, ends = check_growing_radii(oracle, criterion, chosen)
     return [
         *checks,
-        check_reversed_loss(oracle, criterion, chosen),
+        check_reversed_loss(oracle, criterion, chosen, ends),
         check_grid(oracle, criterion, chosen),
-        check_growing_radii(oracle, criterion, chosen),
+        smaller,
         check_gradients(oracle, chosen),
         *check_runner_up(oracle, chosen),
     ]

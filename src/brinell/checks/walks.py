@@ -41,8 +41,8 @@ def gradient_at(oracle: Oracle, x: Tensor, y: Tensor, target: Tensor | None = No
     return oracle.in_precision(FLOAT32).query(x, y, none if target is None else target, loss, Requires.GRAD)
 
 
-def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
-    """Check that no survivor breaks at a smaller radius.
+def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> tuple[Finding, Tensor]:
+    """Check that no survivor breaks at a smaller radius; return the finding and the points where the walk ends.
 
     Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs
     only, where attacks that take steps of the size of eps never look.
@@ -55,17 +55,20 @@ def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> F
         x = smaller.project(s.x, x + rows(s.ball.eps * 2 / GROWING, x) * s.ball.steepest(r.gradient))
         now = criterion.reached(oracle.output(x), s.y, none) & ~hit
         found, hit = where(now, x, found), hit | now
-    broken = int((hit & s.ball.contains(s.x, found)).sum())
+    return _smaller(int((hit & s.ball.contains(s.x, found)).sum()), len(s.x)), x
+
+
+def _smaller(broken: int, n: int) -> Finding:
     if not broken:
-        return Finding(SMALLER, "ok", f"a walk through growing radii broke none of {len(s.x)} survivors", value=0.0)
+        return Finding(SMALLER, "ok", f"a walk through growing radii broke none of {n} survivors", value=0.0)
     return Finding(
         SMALLER,
         "warn",
-        f"{broken} of {len(s.x)} survivors broke in a walk of {GROWING} gradient steps through growing radii: the "
+        f"{broken} of {n} survivors broke in a walk of {GROWING} gradient steps through growing radii: the "
         "attacks missed them",
         "The model may be weak close to its inputs only: attack with smaller radii too, or search for the smallest "
         "perturbation (brinell curve).",
-        value=broken / len(s.x),
+        value=broken / n,
         threshold=0.0,
     )
 
