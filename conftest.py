@@ -7,6 +7,10 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from jaxtyping import config
+
+# Tests choose for themselves (tests/conftest.py); examples in docstrings run as users run them.
+config.update("jaxtyping_disable", True)
 
 
 def _seed(what: str) -> None:

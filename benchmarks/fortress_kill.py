@@ -276,7 +276,7 @@ def child(command: Command, folder: Path, fault: Fault | None, log: Path | None 
 
 def _as_command(call: Callable[[], None]) -> None:
     """Call a function and report errors as the command line does."""
-    program.program = lambda *_: call
+    program.program = lambda *_: lambda **_: call()
     program.main()
 
 

@@ -19,7 +19,8 @@ N = 10
 THREATS = {"Linf": Linf(0.018), "L2": L2(0.12), "L1": L1(0.35)}
 # The plan for detectors needs a model that has one, and has tests of its own.
 PLANS = [p for p in brinell.plans() if p != "detector"]
-COMBINATIONS = [pytest.param(p, n, id=f"{p}-{n}") for p in PLANS for n in THREATS]
+# The search of `exact` works in Linf alone.
+COMBINATIONS = [pytest.param(p, n, id=f"{p}-{n}") for p in PLANS for n in THREATS if p != "exact" or n == "Linf"]
 # In L2 one plan per kind of attack; the others run the same code there as in Linf, and the slow test takes them all.
 KINDS = ("pgd20", "apgd-ce", "apgd-t", "fab", "square")
 QUICK = [c for c in COMBINATIONS if c.values[1] != "L2" or c.values[0] in KINDS]

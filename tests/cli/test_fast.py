@@ -51,11 +51,11 @@ def test_a_larger_audit(brinell: Any, here: Path) -> None:
     assert whole["audit"]["missed_at_most"] == 0
 
 
-@pytest.mark.parametrize("share", ["1.5", "-0.1"])
+@pytest.mark.parametrize("share", ["150", "-0.1"])
 def test_a_share_that_makes_no_sense(share: str, brinell: Any, here: Path) -> None:
     code, out, err = brinell(*FAST, "--audit", share)
     assert code == 2 and out == ""
-    assert "between 0 and 1" in err
+    assert "a share from 0 to 100 %" in err
     assert "Traceback" not in err
 
 

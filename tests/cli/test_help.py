@@ -56,7 +56,7 @@ def test_help_fits_80_columns_and_cuts_nothing_off(name: str, brinell: Any) -> N
 
 def test_the_usual_options_come_first(brinell: Any) -> None:
     out = brinell("evaluate", "--help", width=80).out
-    assert titles(out) == ["Options", "Attack", "Execution", "Reliability", "Output"]
+    assert titles(out) == ["Options", "Attack", "Record", "Execution", "Reliability", "Output"]
     first = out[: out.index("Attack ─")]
     for option in ("--model", "--data", "--eps", "--norm", "--plan", "--n", "--out", "--resume", "--dry-run"):
         assert re.search(rf" {option}[ ,]", first)

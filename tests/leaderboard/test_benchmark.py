@@ -415,7 +415,7 @@ def test_other_pictures_of_imagenet_are_refused(listed: Path) -> None:
     ]
     for data in others:
         with pytest.raises(InputError, match=r"RobustBench's list.*paths="):
-            brinell.benchmark(small_net(), "imagenet", data=data, preprocessing="none", **QUIET)
+            brinell.benchmark(small_net(), "imagenet", data=data, preprocessing="none", **{**QUIET, "n": 1})
     corrupted_board = replace(board, ball=None, threat="corruptions", plan="corruptions")
     with pytest.raises(InputError, match="RobustBench's list"):
         module._require_listed(corrupted_board, corrupted("fog", 1))

@@ -113,7 +113,8 @@ class DIFGSM(MIFGSM):
     not a candidate; the first and the last iterate are queried as they are. Noise is keyed by sample and step.
     Reference: Xie et al. 2019, "Improving transferability of adversarial examples with input diversity".
     Different here: the paper enlarges images, for networks that take any size. Under a mask images are not resized.
-    Cost and limits: those of MI-FGSM. Inputs must be images.
+    Cost per step: one forward and one backward pass.
+    Limits: those of MI-FGSM; inputs must be images.
 
     >>> DIFGSM().name
     'di-fgsm-ce'
@@ -152,7 +153,8 @@ class TIFGSM(DIFGSM):
     Method: the gradient is convolved with a kernel of `kernel` pixels that spans three standard deviations, zeros
     outside the image; then as in `DIFGSM`, without diverse inputs by default. Reference: Dong et al. 2019, "Evading
     defenses to transferable adversarial examples by translation-invariant attacks" (15 pixels).
-    Cost and limits: those of MI-FGSM. Inputs must be images; the kernel of 15 pixels is made for images of 299.
+    Cost per step: one forward and one backward pass.
+    Limits: those of MI-FGSM; inputs must be images; the kernel of 15 pixels is made for images of 299.
 
     >>> TIFGSM(kernel=7).name
     'ti-fgsm-ce'

@@ -100,8 +100,9 @@ def _refused(expected: str, got: object) -> RunError:
 def methods_of(model: Classifier, method: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the methods to try, in order: a list as it is, one name with all cheaper methods before it.
 
-    >>> from brinell.models.demo import demo_model
-    >>> methods_of(demo_model(), "crown"), methods_of(demo_model(), ["crown"])
+    >>> import brinell
+    >>> demo = brinell.wrap(brinell.models.demo.demo_net())
+    >>> methods_of(demo, "crown"), methods_of(demo, ["crown"])
     (('interval', 'crown'), ('crown',))
     """
     if method is None:
