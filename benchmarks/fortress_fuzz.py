@@ -38,9 +38,12 @@ from brinell.data.array_formats import cifar, idx, images
 from brinell.data.image_folders import Images, Preprocessing
 from brinell.data.local_files import read_file
 from brinell.data.matlab import read_mat
+from brinell.dossier.check_dossier import PAYLOAD, SLOT, Refused, canonical, numbers, read, signed_message
 from brinell.dossier.groups import read_groups
-from brinell.dossier.keys import new_key, read_key
+from brinell.dossier.keys import PrivateKey, new_key, read_key
+from brinell.dossier.page import BEFORE, UNSIGNED, page
 from brinell.dossier.system import declared, template
+from brinell.dossier.write import DEFECTS, check_again, write_dossier
 from brinell.errors import BrinellError, InputError, MissingExtra, printable
 from brinell.fetch import unpack as unpack_archive
 from brinell.leaderboard.records import Record, read_folder
@@ -540,6 +543,57 @@ def private_key(folder: Path) -> Path:
     return folder / "key.pem"
 
 
+# Whoever makes a dossier can sign any content: the key is known here.
+KNOWN = PrivateKey(bytes(32))
+
+
+def dossier(folder: Path, name: str = "dossier.json") -> Path:
+    """Write a signed dossier about the golden Run."""
+    key, made = folder / "key.pem", folder / name
+    new_key(key)
+    write_dossier([GOLDEN], made, key=key, date="2026-01-01")
+    key.unlink()
+    return made
+
+
+def page_of_dossier(folder: Path) -> Path:
+    """Write a signed dossier as a page."""
+    return dossier(folder, "dossier.html")
+
+
+def other_dossier(path: Path, r: random.Random) -> None:
+    """Mutate the content of a dossier, count again and draw the page again where that is possible, and sign it."""
+    payload, _, _ = read(path)
+    payload = mutate_json(payload, r)
+    if isinstance(payload, dict):
+        payload["public_key"] = KNOWN.public.hex()
+        with suppress(Refused, *DEFECTS):
+            payload["numbers"] = json.loads(canonical(numbers(payload)))
+    text = json_bytes(payload).decode("latin-1")
+    with suppress(*DEFECTS):
+        text = canonical(payload)
+
+    def signature(kind: str, content: str) -> str:
+        return KNOWN.sign(signed_message(kind, content.encode())).hex()
+
+    if path.suffix == ".json":
+        path.write_text(f'{{"payload":{text},"signature":"{signature("json", text)}"}}\n')
+        return
+    made = SLOT.sub(f"{BEFORE}{UNSIGNED}</script>".encode(), path.read_bytes()).decode()
+    made = PAYLOAD.sub(lambda _: f'<script type="application/json" id="payload">{text}</script>', made)
+    with suppress(*DEFECTS):
+        made = page(payload)
+    made = made.encode(errors="replace").decode()
+    path.write_text(made.replace(BEFORE + UNSIGNED, BEFORE + signature("html", made)))
+
+
+def read_dossier(path: Path) -> object:
+    """Check a dossier; that it is refused is a right result."""
+    with suppress(Refused):
+        return check_again(path, [GOLDEN])
+    return None
+
+
 def onnx_model(folder: Path) -> Path:
     """Write an ONNX model: one matrix product."""
     from onnx import TensorProto, helper, numpy_helper
@@ -594,6 +648,8 @@ KINDS = (
     Kind("system of a dossier (TOML)", system, declared),
     Kind("subgroups of a dossier (CSV)", groups, lambda path: read_groups(path, range(3))),
     Kind("key of a dossier", private_key, read_key),
+    Kind("dossier (JSON)", dossier, read_dossier, other_dossier),
+    Kind("dossier (HTML)", page_of_dossier, read_dossier, other_dossier),
     Kind("ONNX", onnx_model, read_onnx),
 )
 

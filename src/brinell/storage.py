@@ -95,7 +95,7 @@ def write_output(path: Path, text: str) -> None:
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; at the end of the block it gets the name `path`, unless an error occurred."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
+    temporary = temporary_path(path)
     with writing(path):
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:
@@ -136,6 +136,11 @@ def output_path(path: Path) -> Iterator[Path]:
             yield temporary
             if mode is not None:
                 os.chmod(temporary, stat.S_IMODE(mode))
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a new name beside `path` for a file that is not complete yet."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_END}")
 
 
 def is_temporary(path: Path) -> bool:

@@ -175,9 +175,36 @@ def test_brinell_makes_page_and_runs_again(folder: Path, page: Path, key: Privat
     (tmp_path / "edited.json").write_bytes(signed_data(payload, key))
     with pytest.raises(Refused, match="something else about untested"):
         check_again(tmp_path / "edited.json", [folder / "a"])
+    # A field that is left out, and files that are not named.
+    for name, match in (("untested", "something else about untested"), ("adversarials", "something else about files")):
+        payload = json.loads(next(iter(re.findall(r'id="payload">([^<]*)<', page.read_text()))))
+        run = payload["runs"][0]
+        run.pop(name, None)
+        run["files"] = {file: hash for file, hash in run["files"].items() if not file.startswith(name)}
+        (tmp_path / "less.json").write_bytes(signed_data(payload, key))
+        with pytest.raises(Refused, match=match):
+            check_again(tmp_path / "less.json", [folder / "a"])
     (tmp_path / "none.json").write_text("{}\n")
     with pytest.raises(Refused, match="no dossier"):
         check_again(tmp_path / "none.json")
+
+
+def test_what_a_stranger_signs_ends_in_a_refusal(data: Path, key: PrivateKey, tmp_path: Path) -> None:
+    payload, path = json.loads(data.read_text())["payload"], tmp_path / "hostile.json"
+    samples = payload["runs"][0]["samples"]
+    many = [{**samples["groupings"][0], "values": [str(i) for i in range(30_000)]}]
+    deep = "[" * 9_000 + "]" * 9_000
+    changes: tuple[dict[str, object], ...] = (
+        {"levels": [{**payload["levels"][0], "at_least": 10**400}]}, {"levels": 3}, {"runs": None}, {"runs": [{}]},
+        {"runs": [{**payload["runs"][0], "samples": {**samples, "groupings": many}}]}, {"public_key": "00" * 32},
+    )  # fmt: skip
+    for change in changes:
+        path.write_bytes(signed_data({**payload, **change}, key))
+        with pytest.raises(Refused):
+            check_again(path)
+    path.write_text(f'{{"payload":{deep},"signature":"00"}}\n')
+    with pytest.raises(Refused, match="no dossier"):
+        check_again(path)
 
 
 def test_a_mutated_pdf_is_refused(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

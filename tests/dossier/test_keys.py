@@ -1,5 +1,6 @@
 """Ed25519 against the test vectors of RFC 8032, section 7.1, against OpenSSL, and against forged signatures."""
 
+import os
 import shutil
 import stat
 import subprocess
@@ -73,6 +74,24 @@ def test_a_key_file_is_private_and_never_replaced(tmp_path: Path) -> None:
         new_key(tmp_path / "missing" / "key.pem")
     assert made.seed.hex() not in repr(made) and repr(made.seed) not in f"{made!r}{made}"
     assert made.fingerprint == fingerprint(made.public) and len(made.fingerprint.split()) == 16
+
+
+def test_a_kill_leaves_no_half_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "key.pem"
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*args: object) -> None:
+        raise Killed
+
+    for name in ("fsync", "link"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, killed)
+            with pytest.raises(Killed):
+                new_key(path)
+        assert not path.exists()
+    assert new_key(path) == read_key(path)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 
 import brinell
 from brinell.core.samples import BYTES, id_of
+from brinell.errors import InputError
 from brinell.results import Run
 from brinell.verification.bundle import pack
 from brinell.verification.submission import open_submission
@@ -88,3 +89,10 @@ def test_bytes_give_the_same_run_with_a_note(tmp_path: Path) -> None:
     assert BYTES in runs[0].notes and BYTES not in runs[1].notes
     columns = ["sample_id", "attack", "x_sha256", "broken", "adv_margin", "distance"]
     assert runs[0].rows().select(columns) == runs[1].rows().select(columns)
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "x" * 100_000], ids=["no Unicode", "long"])
+def test_names_that_a_run_cannot_hold_are_refused(name: str) -> None:
+    for given in ({"ids": [name, "b"]}, {"names": [name, "b"]}):
+        with pytest.raises(InputError, match="names in Unicode of at most 1,000 characters"):
+            brinell.Problem(torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.long), **given)

@@ -28,6 +28,7 @@ GREY, COLOUR = ("1", "L"), ("RGB", "P", "RGBA", "LA", "CMYK", "YCbCr", "HSV")
 LARGEST_STREAM = 1 << 33
 # Ids made from names fit into every kind of number that programs use for whole numbers, also doubles.
 ID_BITS = 53
+LONGEST_NAME = 1000
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -126,7 +127,14 @@ def as_names(values: Any) -> list[str] | None:
         return None
     if not all(isinstance(value, str | os.PathLike | bytes) for value in values):
         return None
-    return [os.fsdecode(value) for value in values]
+    names = [os.fsdecode(value) for value in values]
+    for name in names:
+        # A Run stores names as UTF-8. Files whose names are in another encoding have characters that it cannot hold.
+        if len(name) > LONGEST_NAME or any("\ud800" <= c <= "\udfff" for c in name):
+            got = f"a name of {len(name):,} characters" if len(name) > LONGEST_NAME else ascii(name)
+            expected = f"names in Unicode of at most {LONGEST_NAME:,} characters"
+            raise InputError(expected=expected, got=got, remedy="Rename this sample, or pass numbers as ids.")
+    return names
 
 
 def as_ids(values: Any, n: int) -> tuple[Tensor, list[str] | None]:

@@ -3,9 +3,9 @@
 Usage: python check_dossier.py DOSSIER [--key KEY] [--run RUN ...]
 
 It needs Python 3.10 and numpy only. DOSSIER is a .html or .json file, or a .pdf file with its .json file beside it. KEY
-is the public key of the signer (a PEM file or 64 hex digits) or its fingerprint, received by another channel; without
-it, the check only shows that the holder of the embedded key signed this content. RUN is the folder of a Run, to compare
-its files with the signed hashes. Exit code: 0 if everything holds, 1 if refused, 2 for wrong arguments.
+is the signer's public key (a PEM file or 64 hex digits) or its fingerprint, from another channel; without it, the check
+shows only that the embedded key signed this content. RUN is the folder of a Run, whose files are compared with the
+signed hashes. Exit code: 0 if everything holds, 1 if refused, 2 for wrong arguments.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-FORMAT = "brinell-dossier-1"
+FORMAT, MOST, MOST_SIZES = "brinell-dossier-1", 20_000, 40  # the most shares, and different numbers of groups
 SLOT = re.compile(rb'<script type="text/plain" id="signature">([0-9a-f]{128})</script>')
 PAYLOAD = re.compile(r'<script type="application/json" id="payload">([^<]*)</script>')
 SHOWN = re.compile(r'<data value="([^"]*)">([^<]*)</data>')
@@ -56,8 +56,7 @@ def multiply(n, point):
 
 def encode_point(point):
     """Return a point as 32 bytes."""
-    inverse = pow(point[2], -1, P)
-    x, y = point[0] * inverse % P, point[1] * inverse % P
+    x, y = (c * pow(point[2], -1, P) % P for c in point[:2])
     return (y | (x & 1) << 255).to_bytes(32, "little")
 
 
@@ -80,8 +79,8 @@ def verify(public, message, signature):
     """Return whether a signature is that of a message under a public key; raise a ValueError if the key is none."""
     key, s = decode_point(public), int.from_bytes(signature[32:], "little")
     small = encode_point(multiply(8, key)) == encode_point((0, 1, 1, 0))  # such a key accepts too much
-    digest = hashlib.sha512(signature[:32] + public + message).digest()
-    x, y, z, t = multiply(int.from_bytes(digest, "little") % ORDER, key)
+    digest = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little")
+    x, y, z, t = multiply(digest % ORDER, key)
     same = encode_point(add(multiply(s, BASE), (P - x, y, z, P - t))) == signature[:32]
     return same and not small and s < ORDER and len(signature) == 64
 
@@ -122,23 +121,24 @@ def recount(runs):
     found: dict = {}
     for i, run in enumerate(runs):
         samples, n, stages = run["samples"], len(run["samples"]["ids"]), len(run["stages"])
-        everyone, clean = np.ones(n, bool), unpack(samples["clean"], "u1", n) == 1
-        outcomes = unpack(samples["outcomes"], "u1", n, stages)
+        clean, outcomes = unpack(samples["clean"], "u1", n) == 1, unpack(samples["outcomes"], "u1", n, stages)
         broken = outcomes == BROKEN
         shares = {"clean": clean, "robust": clean & ~broken.any(1)}
         if "certified" in samples:
             shares["certified"] = clean & (unpack(samples["certified"], "u1", n) == CERTIFIED)
-        found |= {f"{i}/{what}": (mask, everyone) for what, mask in shares.items()}
-        found |= {f"{i}/after/{j}": (clean & ~broken[:, : j + 1].any(1), everyone) for j in range(stages)}
-        found |= {f"{i}/broken/{j}": (broken[:, j], outcomes[:, j] > 0) for j in range(stages)}
+        large = len(found) + stages + sum(len(g["values"]) for g in samples["groupings"]) > MOST
+        if large or len({str(name) for name in samples["ids"]}) != n:
+            raise Refused(f"Run {i + 1} has an id twice, or more than {MOST:,} shares")
+        found |= {f"{i}/{what}": (mask.sum(), n) for what, mask in shares.items()}
+        found |= {f"{i}/after/{j}": ((clean & ~broken[:, : j + 1].any(1)).sum(), n) for j in range(stages)}
+        found |= {f"{i}/broken/{j}": (broken[:, j].sum(), (outcomes[:, j] > 0).sum()) for j in range(stages)}
         for g, grouping in enumerate(samples["groupings"]):
             index = unpack(grouping["index"], "<i4", n)
             for v in range(len(grouping["values"])):
-                found |= {f"{i}/by/{g}/{v}/{what}": (m & (index == v), index == v) for what, m in shares.items()}
-        clash = shares.get("certified", ~everyone) & broken.any(1)
-        if clash.any() or len({str(name) for name in samples["ids"]}) != n:
-            raise Refused(f"Run {i + 1} has an id twice, or a sample that is both certified and broken")
-    return {key: (int(k.sum()), int(n.sum())) for key, (k, n) in found.items()}
+                found |= {f"{i}/by/{g}/{v}/{w}": (m[index == v].sum(), (index == v).sum()) for w, m in shares.items()}
+        if (shares.get("certified", clean & False) & broken.any(1)).any():
+            raise Refused(f"Run {i + 1} has a sample that is both certified and broken")
+    return {key: (int(k), int(n)) for key, (k, n) in found.items()}
 
 
 def decide(level, shares, runs):
@@ -172,7 +172,7 @@ def texts(payload, claims):
     """Return the text of everything that a page shows from the samples, by its key."""
     shown = {f"verdict/{i}": run["verdict"] for i, run in enumerate(payload["runs"])}
     shown |= {f"level/{i}": ": ".join(decision) for i, decision in enumerate(claims["levels"])}
-    sizes = {len(g["values"]) for run in payload["runs"] for g in run["samples"]["groupings"]}
+    sizes = sorted({len(g["values"]) for run in payload["runs"] for g in run["samples"]["groupings"]})[:MOST_SIZES]
     for key, (k, n, *_) in claims["shares"].items():
         shown[f"{key}/count"] = f"{k:,} of {n:,}"
         for m in (1, *sizes):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from brinell.dossier.check_dossier import BASE, ORDER, SPKI, encode_point, fingerprint, multiply
 from brinell.errors import InputError
-from brinell.storage import writing
+from brinell.storage import remove_abandoned, sync_folder, temporary_path, writing
 from brinell.untrusted import read_plain
 
 # The DER bytes before a private key of 32 bytes.
@@ -73,12 +73,19 @@ def new_key(path: Path) -> PrivateKey:
         remedy = "Name another file. A lost key cannot be made again."
         raise InputError(expected="a new file for the private key", got=f"{path}, which exists", remedy=remedy)
     with writing(path):
-        # Not through a temporary file: the mode holds from the first byte, and an existing key is never replaced.
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(_pem("PRIVATE", PKCS8 + key.seed))
-            file.flush()
-            os.fsync(file.fileno())
+        remove_abandoned(path)
+        temporary = temporary_path(path)
+        # The mode holds from the first byte, and a link never replaces a key that is there.
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                file.write(_pem("PRIVATE", PKCS8 + key.seed))
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
     return key
 
 

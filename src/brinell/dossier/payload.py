@@ -163,11 +163,13 @@ def _day(given: date | str | None) -> str:
 def differences_to(run: Run, payload: dict[str, Any]) -> list[str]:
     """Return the fields in which the entry of a Run in a dossier differs from what the Run says now."""
     now = cleaned(json.loads(canonical(run_entry(run, ""))))
-    stored = next(entry for entry in payload["runs"] if entry["files"] == now["files"])
+    stored = next((entry for entry in payload["runs"] if entry["files"] == now["files"]), None)
+    if stored is None:
+        return ["files"]
     # A user gives names and subgroups, and a folder may be moved.
     now |= {"name": stored["name"], "folder": stored["folder"]}
     now["samples"]["groupings"] += stored["samples"]["groupings"][1:]
-    return sorted(key for key in stored if stored[key] != now.get(key))
+    return sorted(key for key in {*stored, *now} if stored.get(key) != now.get(key))
 
 
 def payload_hash(payload: dict[str, Any]) -> str:

@@ -12,13 +12,17 @@ from brinell.dossier.keys import PrivateKey, read_key
 from brinell.dossier.page import BEFORE, UNSIGNED, page
 from brinell.dossier.payload import differences_to, make_payload
 from brinell.dossier.pdf import printed
-from brinell.errors import InputError, check_output_paths, error_text
+from brinell.errors import InputError, check_output_paths, error_text, printable
 from brinell.report.page import own_version
 from brinell.results import Run, open_runs
-from brinell.storage import write_atomic
+from brinell.storage import output_path
+from brinell.untrusted import read_plain
 
 FORMATS = (".html", ".json", ".pdf")
 CHECKER = "check_dossier.py"
+LARGEST = 1 << 28
+# What a file of somebody else can raise: whoever signs it can sign any content.
+DEFECTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 NO_KEY = (
     "Pass key= (--key KEY.pem). Make a key once: brinell dossier --new-key KEY.pem. For a draft without a signature, "
     "pass unsigned=True (--unsigned)."
@@ -44,7 +48,7 @@ def write_dossier(
     today, UTC): with the same date, the same Runs and key give the same file. `checker` also writes `check_dossier.py`.
     A .pdf file gets the .json file beside it, which holds its content and signature.
     """
-    path = Path(out)
+    path, title = Path(out), printable(title)
     if path.suffix not in FORMATS:
         remedy = "Name the file dossier.html, dossier.json or dossier.pdf."
         raise InputError(expected=f"a file that ends in {', '.join(FORMATS)}", got=path.name, remedy=remedy)
@@ -59,15 +63,20 @@ def write_dossier(
     )  # fmt: skip
     written = _contents(path, payload, private)
     for place, content in written:
-        write_atomic(place, content)
+        _write(place, content)
     return [place for place, _ in written] + ([write_checker(path.parent)] if checker else [])
 
 
 def write_checker(folder: Path) -> Path:
     """Copy the stand-alone checker into a folder and return its path."""
     with as_file(files("brinell.dossier") / CHECKER) as source:
-        write_atomic(folder / CHECKER, source.read_bytes())
+        _write(folder / CHECKER, source.read_bytes())
     return folder / CHECKER
+
+
+def _write(path: Path, content: bytes) -> None:
+    with output_path(path) as place:
+        place.write_bytes(content)
 
 
 def check_again(path: str | os.PathLike[str], runs: Sequence[Run | str | os.PathLike[str]] = ()) -> list[str]:
@@ -80,18 +89,23 @@ def check_again(path: str | os.PathLike[str], runs: Sequence[Run | str | os.Path
     place = Path(path)
     opened = [run for given in runs for run in open_runs(given) or [Run.open(given)]]
     try:
+        read_plain(place, LARGEST)  # refuses pipes, devices and files that are too large
         lines = check(place, None, [run.path for run in opened])
-        payload, signed, _ = read(place)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        _check_page_and_runs(place, opened)
+    except DEFECTS as error:
         raise Refused(f"it is no dossier ({error_text(error)})") from error
-    if place.suffix == ".html" and page(payload).encode() != signed[0][1]:
+    made = "the page is made again from the data; " if place.suffix == ".html" else ""
+    return [*lines[:-1], f"brinell    {made}{len(opened)} Runs read again", "OK"]
+
+
+def _check_page_and_runs(path: Path, runs: Sequence[Run]) -> None:
+    payload, signed, _ = read(path)
+    if path.suffix == ".html" and page(payload).encode() != signed[0][1]:
         raise Refused(f"the page is not the one that Brinell {own_version()} makes of its data")
-    for run in opened:
+    for run in runs:
         differing = differences_to(run, payload)
         if differing:
             raise Refused(f"{run.path} says something else about {', '.join(differing)}")
-    made = "the page is made again from the data; " if place.suffix == ".html" else ""
-    return [*lines[:-1], f"brinell    {made}{len(opened)} Runs read again", "OK"]
 
 
 def _contents(path: Path, payload: dict[str, Any], key: PrivateKey | None) -> list[tuple[Path, bytes]]:

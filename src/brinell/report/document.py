@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from brinell.errors import printable
 from brinell.report import figures
 from brinell.report.advice import advice
 from brinell.report.charts.svg import element, escape
@@ -18,6 +19,7 @@ from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, StageResult
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Table, saved
+from brinell.untrusted import cleaned
 
 EXAMPLES, MOST_IMAGE_TEXT = 4, 1_500_000  # examples per group; characters of all images
 MOST_TEXT = 60_000  # characters of a manifest
@@ -70,7 +72,7 @@ def document(
 ) -> str:
     """Return one self-contained HTML page about the Runs."""
     several = len(runs) > 1
-    names = labels(list(runs))
+    names, classes, title = labels(list(runs)), cleaned(list(classes)), printable(title)
     views = [
         view(run, name, f"r{i + 1}-" if several else "", problem, classes, share=len(runs))
         for i, (run, name) in enumerate(zip(runs, names, strict=True))
