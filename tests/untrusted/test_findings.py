@@ -437,7 +437,7 @@ def test_half_surrogates_and_escapes_do_not_reach_anything(copied: Path, tmp_pat
         *(report_text([run, other], kind) for kind in ("md", "json", "csv", "html", "tex")),
     ]
     texts.append(str(compare(run, run)))
-    texts.append(report_text([run], "html", classes=[odd] * 9, title=odd))
+    texts.append(report_text([run], "html", classes=[odd] * 4, title=odd))
     merged = merge([changed(copied, model=odd)], tmp_path / "merged")
     texts.append(str(merged))
     for text in texts:
