@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from brinell.core.certificate import Certificate
 from brinell.models import smoothed
 from brinell.results import Run
 
-N, SHAPE = 40, (1, 2, 2)
+N, FEW, SHAPE = 40, 8, (1, 2, 2)
 EPS = 0.1
 WEAK = brinell.attacks.PGD(steps=1, random_start=False, rel_step=0.01)
 
@@ -142,6 +144,97 @@ def test_an_interrupted_call_goes_on_where_it_stopped(finished, monkeypatch: pyt
         run = brinell.certify(out, net, data, method=exact, progress=False)
         assert run.certificates().drop_columns(["seconds"]).equals(whole.certificates().drop_columns(["seconds"]))
     assert left >= 3
+
+
+class Rectified(nn.Module):
+    """The linear model as a network of ReLUs, which raises from a call on."""
+
+    def __init__(self, fail_at: int = -1) -> None:
+        super().__init__()
+        self.linear, self.calls, self.fail_at = linear(), 0, fail_at
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise RuntimeError("the socket is closed")
+        z = self.linear(x)
+        return torch.relu(z) - torch.relu(-z)
+
+
+def proofs(run: Run) -> list[dict[str, object]]:
+    return run.certificates().drop_columns(["seconds", "adv_shard", "adv_row"]).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def rectified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data, folder = world()[1][:FEW], tmp_path_factory.mktemp("rectified")
+    threat, options = brinell.Linf(EPS), {"test": False, "progress": False}
+    return brinell.evaluate(Rectified(), data, threat, WEAK, out=folder / "run", **options).path
+
+
+AROUND = {
+    "default device": lambda: torch.device("meta"),
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+}
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_settings_around_a_certification_change_no_bit(rectified: Path, tmp_path: Path) -> None:
+    net, data = Rectified(), world()[1][:FEW]
+    plain = brinell.certify(shutil.copytree(rectified, tmp_path / "plain"), net, data, progress=False)
+    assert {"branch-and-bound", "crown"} & {str(row["attack"]).split(":")[1] for row in proofs(plain)}
+    for name, around in AROUND.items():
+        with around():
+            run = brinell.certify(shutil.copytree(rectified, tmp_path / name), net, data, progress=False)
+            assert name != "default device" or brinell.verify(run, net, data, seed=0).ok
+        assert proofs(run) == proofs(plain), name
+
+
+def test_a_model_or_data_that_fail_midway_leave_a_run_that_goes_on(
+    rectified: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brinell.evaluation.certificates.certify.FIRST", 2)
+    monkeypatch.setattr("brinell.evaluation.certificates.certify.MOST", 2)
+    for module in ("brinell.evaluation.certificates.certify", "brinell.core.dataset"):
+        monkeypatch.setattr(f"{module}.READ", 4)
+    data = world()[1][:FEW]
+
+    class Source(torch.utils.data.Dataset):
+        def __init__(self, bad: int | None) -> None:
+            self.bad = bad
+
+        def __len__(self) -> int:
+            return FEW
+
+        def __getitem__(self, i: int) -> tuple[Tensor, int]:
+            if i == self.bad:
+                raise OSError("disk gone")
+            return data.x[i], int(data.y[i])
+
+    whole = brinell.certify(shutil.copytree(rectified, tmp_path / "whole"), Rectified(), data, progress=False)
+    path = shutil.copytree(rectified, tmp_path / "run")
+    before = Run.open(path).robust_accuracy
+    with pytest.raises(InputError, match="OSError: disk gone, at sample 6"):
+        brinell.certify(path, Rectified(), Source(6), progress=False)
+    done = Run.open(path)
+    assert done.finished and 0 < len(proofs(done)) < len(proofs(whole)) and done.robust_accuracy <= before
+    with pytest.raises(ModelError, match="the socket is closed"):
+        brinell.certify(path, Rectified(fail_at=6), data, progress=False)
+    assert len(proofs(done)) < len(proofs(Run.open(path))) < len(proofs(whole))
+    assert proofs(brinell.certify(path, Rectified(), data, progress=False)) == proofs(whole)
 
 
 def test_a_resumed_evaluation_keeps_the_certificates(finished) -> None:

@@ -299,6 +299,8 @@ def test_a_plan_that_only_looks_strong_is_found_out_by_the_small_test(tmp_path: 
     bare = brinell.evaluate("demo", data, tiny, lame, progress=False, out=tmp_path / "a", test=False)
     # An alarm of its own would hide what the small test adds.
     assert bare.verdict.level == "reliable", str(bare.verdict)
+    checked = brinell.verify(bare, demo_net(), data, hidden=120, seed=0)
+    assert not checked.ok and "the binarization test fails here" in checked.objections[0]
     run = brinell.reliability.attach.small_test_run(bare, brinell.wrap(demo_net()), data, tiny, lame)
     assert run.verdict.level == "suspicious" and "active test" in str(run.verdict)
 

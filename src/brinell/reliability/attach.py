@@ -150,17 +150,21 @@ def small_test_run(run: Run, classifier: Any, problem: Any, threat: Threat, plan
     If even the smallest size costs more, a note is stored instead.
     """
     known = any(check["name"] == NAME for check in run.checks)
-    if known or not run.finished or run.verdict.level != "reliable" or run.identity.plan.draws > 1:
-        return run
+    found = None if known else small_test(run, classifier, problem, threat, plan)
+    return run if found is None else _with_check(run, found)
+
+
+def small_test(run: Run, classifier: Any, problem: Any, threat: Threat, plan: Any) -> Finding | None:
+    """Return the outcome of the small test of `small_test_run`; None if the verdict is not *reliable* without it."""
+    if not run.finished or run.verdict.level != "reliable" or run.identity.plan.draws > 1:
+        return None
     tested = _gradient_part(coerce.as_plan(plan), threat)
     if tested is None or not len(run.survivors()):
-        return run
+        return None
     size = _affordable(run.cost.forwards + run.cost.backwards)
     if size is None:
-        return _with_check(
-            run,
-            Finding(NAME, "info", f"{NOT_MADE}it would take more than {100 * COST_SHARE:g} % of the passes of the Run"),
-        )
+        why = f"{NOT_MADE}it would take more than {100 * COST_SHARE:g} % of the passes of the Run"
+        return Finding(NAME, "info", why)
     n, inner, queries = size
     (test,) = run_tests(
         classifier, coerce.as_problem(problem)[:n], threat.subset(slice(n)), [tested], inner=inner,
@@ -169,7 +173,7 @@ def small_test_run(run: Run, classifier: Any, problem: Any, threat: Threat, plan
     )  # fmt: skip
     check = as_check(test)
     narrow = check.level == "warn" and test.high >= PASS
-    return _with_check(run, replace(check, level="info") if narrow else check)
+    return replace(check, level="info") if narrow else check
 
 
 def _affordable(passes: int) -> tuple[int, int, int] | None:

@@ -22,7 +22,9 @@ from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.prepare import prepare
 from brinell.evaluation.rows import NON_FINITE
 from brinell.finding import Finding
+from brinell.reliability.attach import UNSUITED, small_test
 from brinell.results import Adversarials, Run, row_queries
+from brinell.results.evidence import BINARIZATION
 from brinell.results.format.files import joined
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 from brinell.results.layers import left_of_margins
@@ -84,6 +86,7 @@ def run_again(
     try:
         checked = _worse_checks(run, oracle.classifier, data, threat, plan)
         findings += checked
+        findings += _tested(run, oracle.classifier, data, threat, plan)
     except ModelError as error:
         return Again(None, (objection("run again", f"No sample was run again: {error_text(error)}"),), NONE)
     if not ids:
@@ -259,6 +262,17 @@ def _worse_checks(run: Run, model: Classifier, data: Problem, threat: Threat, pl
     for check in prepared.checks:
         if check.level in COMPARED and check.name not in objecting and (check.name in STEADY_CHECKS or not noisy):
             yield objection(check.name, f"The check {check.name} finds a problem here, but not in the Run.")
+
+
+def _tested(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> Iterator[Finding]:
+    """Make the small binarization test of a Run that says *reliable*, which might have left it out or made it up."""
+    try:
+        found = small_test(run, model, data, threat, plan)
+    except UNSUITED:
+        return  # it does not apply to this model
+    if found is not None and found.level == "warn":
+        message = f"The verdict of the Run is reliable, but the binarization test fails here: {found.message}"
+        yield objection(BINARIZATION, message)
 
 
 def _noisy(checks: Sequence[Finding], plan: Plan) -> bool:
