@@ -81,6 +81,14 @@ class MissingExtra(BrinellError, ImportError):  # noqa: N818
     """The error that an optional dependency is not installed."""
 
 
+class MissingName(BrinellError, AttributeError):  # noqa: N818
+    """The error that a name of another library, or another spelling of a name, does not exist here."""
+
+
+class MissingImport(BrinellError, ImportError):  # noqa: N818
+    """The error that a name of another library cannot be imported from its replacement."""
+
+
 def import_extra(module: str, extra: str, what: str) -> Any:
     """Return an optional dependency as a module, or raise an error that names the pip extra to install."""
     try:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,12 +84,30 @@ def test_targets() -> None:
     assert torch.equal(hit, NET(clipped).argmax(1) == target) and int(hit.sum()) > 0
 
 
+def test_epsilon_zero_is_the_clean_outcome() -> None:
+    """Foolbox's example begins its list of epsilons with 0.0, and an array of them is common."""
+    fmodel, wrong = fb.PyTorchModel(NET, (0, 1)), NET(X).argmax(1) != Y
+    for attack in (fb.attacks.LinfPGD(steps=2, abs_stepsize=0.01), fb.attacks.L2FMNAttack(steps=5)):
+        _, clipped, hit = attack(fmodel, X, Y, epsilons=np.array([0.0, 0.1]))
+        assert torch.equal(clipped[0], X) and torch.equal(hit[0], wrong) and hit.shape == (2, N)
+
+
+def test_the_modules_are_those_of_foolbox() -> None:
+    from brinell.compat.foolbox.attacks import LinfPGD
+    from brinell.compat.foolbox.criteria import Misclassification
+
+    assert LinfPGD is fb.attacks.LinfPGD and Misclassification is fb.Misclassification
+
+
 def test_what_is_missing_names_what_to_use() -> None:
     for name, remedy in (("HopSkipJumpAttack", "brinell.attacks.HopSkipJump"), ("LinfPDG", "LinfPGD")):
-        with pytest.raises(brinell.PlanError) as caught:
+        with pytest.raises(AttributeError, match=remedy):
             getattr(fb.attacks, name)
-        assert remedy in caught.value.remedy
-    assert not hasattr(fb, "nothing")
+    assert not hasattr(fb, "nothing") and not hasattr(fb.attacks, "BoundaryAttack")
+    with pytest.raises(ImportError, match=r"brinell\.data\.load"):
+        from brinell.compat.foolbox import samples  # noqa: F401
+    with pytest.raises(ImportError, match=r"brinell\.attacks\.HopSkipJump"):
+        from brinell.compat.foolbox.attacks import BoundaryAttack  # noqa: F401
     bad = (
         fb.attacks.L2CarliniWagnerAttack(confidence=1), fb.attacks.L2FMNAttack(gamma=0.1),
         fb.attacks.EADAttack(decision_rule="EN"),

@@ -1,5 +1,6 @@
 """The call of torchattacks: `adv_images = PGD(model, eps, alpha, steps)(images, labels)`."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -103,20 +104,35 @@ def test_the_ensemble(capsys: Any) -> None:
 
 def test_what_is_missing_names_what_to_use() -> None:
     for name, remedy in (("SPSA", "Square"), ("MultiAttack", "brinell.evaluate"), ("PDG", "PGD")):
-        with pytest.raises(brinell.PlanError) as caught:
+        with pytest.raises(AttributeError, match=remedy):
             getattr(torchattacks, name)
-        assert remedy in caught.value.remedy
-    assert not hasattr(torchattacks, "nothing")
+    assert not hasattr(torchattacks, "nothing") and not hasattr(torchattacks, "Nothing")
+    with pytest.raises(ImportError, match="Did you mean 'PGD'"):
+        from brinell.compat.torchattacks import PDG  # noqa: F401
     for attack in (torchattacks.CW(NET, kappa=1), torchattacks.Square(NET, resc_schedule=True)):
         with pytest.raises(brinell.InputError):
             attack(X, Y)
-    with pytest.raises(TypeError):
-        torchattacks.PGD(NET, epsilon=0.1)
+    for options, remedy in (({"norm": "L2"}, "PGDL2"), ({"epsilon": 0.1}, "eps"), ({"eps": 8}, "8/255")):
+        with pytest.raises(brinell.InputError, match=remedy):
+            torchattacks.PGD(NET, **options)
     attack = torchattacks.PGD(NET, eps=0.1)
     attack.steps = 3
     assert attack.part().steps == 3
     with pytest.raises(brinell.InputError, match="stepz"):
         attack.stepz = 3
+
+
+def test_methods_of_torchattacks_answer_or_name_what_to_use() -> None:
+    attack = torchattacks.PGD(NET, eps=0.1, steps=2)
+    attack.set_device("cpu")
+    attack.set_model_training_mode(False)
+    assert attack.to("cpu") is attack and attack.device == torch.device("cpu")
+    assert repr(attack).startswith("PGD(eps=0.1") and pickle.loads(pickle.dumps(attack)).eps == 0.1
+    for call, remedy in (("save", "out=FOLDER"), ("set_return_type", "uint8"), ("set_mode_targeted", "by_label")):
+        with pytest.raises(AttributeError, match=remedy):
+            getattr(attack, call)
+    with pytest.raises(brinell.InputError, match="eval"):
+        attack.set_model_training_mode(True)
 
 
 def test_transfer_keeps_the_largest_margin() -> None:

@@ -3,7 +3,7 @@
 `autoattack` and `robustbench` have the names of these packages; `foolbox` and `torchattacks` have their models, attacks
 and criteria. What a library has and Brinell has not raises an error that names what to use.
 `settings`, `single_attacks` and `transcript` belong to `autoattack`, `robustbench_data` to `robustbench`; `functions`
-holds what all share.
+and `missing` hold what all share.
 """
 
 from brinell.compat.autoattack import AutoAttack

@@ -10,13 +10,29 @@ from torch import Tensor
 from brinell import attacks as ours
 from brinell.compat.autoattack import AutoAttack as _Ensemble
 from brinell.compat.functions import Function, as_classifier, predictions, refuse_unless
+from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
-from brinell.core.threat import threat
-from brinell.errors import InputError, PlanError, did_you_mean
+from brinell.core.threat import Threat, threat
+from brinell.errors import InputError, did_you_mean
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 
+# What attacks of torchattacks have and those here have not, by what to use.
+METHODS = {
+    "save": "brinell.evaluate(model, data, threat, plan, out=FOLDER): a Run holds every adversarial",
+    "load": "brinell.Run.open(FOLDER).adversarials()",
+    "set_return_type": "(adv_images * 255).round().to(torch.uint8), and test the model on these images again",
+    "get_return_type": "adv_images.dtype: images are returned as floats",
+    "set_training_mode": "net.eval(): attacks see the model that is used",
+    "normalization_used": "set_normalization_used(mean, std)",
+}
+# The remedies for `norm=`, by attack.
+IN_NAME = {
+    "PGD": "The norm is part of the name: PGD is for Linf, PGDL2 for L2; APGD, FAB and Square have norm=.",
+    "CW": "CW is for L2; leave norm out.",
+    "DeepFool": "DeepFool is for L2; leave norm out.",
+}
 DEFAULT, BY_LABEL, LEAST, BY_RANDOM = "default", "targeted(label)", "targeted(least-likely)", "targeted(random)"
 
 
@@ -28,24 +44,67 @@ class _Call:
     of the largest margin that they met, as is usual for transfer. Other attacks return the input there.
     """
 
-    model: Any
+    model: Any = field(repr=False)
 
     transfers: ClassVar[bool] = True
     limited: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Give the class the name by which users know it."""
+        cls.__name__ = cls.__qualname__ = cls.__name__.lstrip("_")
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Refuse options that the attack lacks."""
+        names = [name for name, f in cls.__dataclass_fields__.items() if f.init]
+        for name in options:
+            if name not in names:
+                known, remedy = f"arguments of {cls.__name__}: {', '.join(names)}", did_you_mean(name, names)
+                remedy = IN_NAME.get(cls.__name__, IN_NAME["PGD"]) if name == "norm" else remedy
+                raise InputError(expected=known, got=name, remedy=remedy)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self.attack_mode, self.targeted = DEFAULT, False
         self._target: Callable[[Tensor, Tensor], Tensor] | None = None
         self._mean: Tensor | None = None
         self._std: Tensor | None = None
+        self._threat()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse attributes that would be ignored."""
         names = list(self.__dataclass_fields__)
         if name not in names and name[0] != "_" and name not in ("attack_mode", "targeted"):
-            known = f"attributes of {type(self).__name__.lstrip('_')}: {', '.join(names)}"
+            known = f"attributes of {type(self).__name__}: {', '.join(names)}"
             raise InputError(expected=known, got=name, remedy=did_you_mean(name, names))
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise that torchattacks' method or attribute is missing here; the remedy names what to use."""
+        known = [k for k in (*self.__dataclass_fields__, *dir(type(self))) if k[0] != "_"]
+        refuse_name(type(self).__name__, name, known, METHODS)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model, to which images are moved."""
+        return self._classifier().device
+
+    def set_device(self, device: Any) -> None:
+        """Accept the device of the model; to change it, move the model."""
+        wanted, is_there = torch.device(device), self.device
+        same = wanted.type == is_there.type and wanted.index in (None, is_there.index)
+        refuse_unless(same, f"the device of the model, {is_there}", str(device), "Write attack.to(device).")
+
+    def to(self, device: Any) -> "_Call":
+        """Move the model to a device."""
+        self.model = self.model.to(device)
+        return self
+
+    def set_model_training_mode(
+        self, model_training: bool = False, batchnorm_training: bool = False, dropout_training: bool = False
+    ) -> None:
+        """Accept the evaluation mode, in which attacks see the model that is used."""
+        trains = model_training or batchnorm_training or dropout_training
+        refuse_unless(not trains, "a model in evaluation mode", "a training mode", "Leave it out and call net.eval().")
 
     def part(self) -> AnyAttack | Stage:
         """Return the attack of Brinell."""
@@ -53,6 +112,12 @@ class _Call:
 
     def _norm(self) -> str:
         return "Linf"
+
+    def _threat(self) -> Threat:
+        """Return the threat; raise an error for a radius that cannot be meant."""
+        eps = getattr(self, "eps", None) if self.limited else "inf"
+        refuse_unless(eps is not None, "eps, the radius of the attack", "eps=None", "Write e.g. eps=8 / 255.")
+        return threat(self._norm(), eps)  # type: ignore[arg-type]
 
     def get_mode(self) -> str:
         """Return the mode: "default" or one of the targeted modes."""
@@ -113,12 +178,8 @@ class _Call:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         classifier, x = self._classifier(), self._plain(images)
         y = labels if self._target is None else self._target(images, labels)
-        eps = getattr(self, "eps", None) if self.limited else "inf"
-        refuse_unless(eps is not None, "eps, the radius of the attack", "eps=None", "Write e.g. eps=8 / 255.")
-        x_adv = stage(self.part())(
-            classifier, x, y, threat(self._norm(), eps), seed=getattr(self, "seed", None) or 0,  # type: ignore[arg-type]
-            targeted=self.targeted, transfer=self.transfers,
-        )  # fmt: skip
+        limit, seed = self._threat(), getattr(self, "seed", None) or 0
+        x_adv = stage(self.part())(classifier, x, y, limit, seed=seed, targeted=self.targeted, transfer=self.transfers)
         if self._mean is None or self._std is None:
             return x_adv
         back = ((x_adv - _channels(self._mean, x)) / _channels(self._std, x)).to(images)
@@ -405,9 +466,6 @@ def robust_accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
 
 
 def __getattr__(name: str) -> Any:
-    """Raise a PlanError for a name of torchattacks that is missing here; its remedy names what to use."""
-    if not name[0].isupper():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Raise that torchattacks' attack is missing here; the remedy names what to use."""
     known = [k for k, v in globals().items() if isinstance(v, type) and issubclass(v, _Call) and k[0] != "_"]
-    remedy = f"Use {INSTEAD[name]}." if name in INSTEAD else did_you_mean(name, known, "See brinell.attacks.")
-    raise PlanError(expected=f"attacks among {', '.join(known)}", got=name, remedy=remedy)
+    refuse_name(__name__, name, known, INSTEAD, "See brinell.attacks.")

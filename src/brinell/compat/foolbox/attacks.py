@@ -1,104 +1,21 @@
-"""Models, attacks and criteria under the names of Foolbox: `from brinell.compat import foolbox as fb`."""
+"""Attacks under the names of Foolbox, called as there: `attack(fmodel, x, criterion, epsilons=…)`."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from brinell import attacks as ours
-from brinell.compat.functions import as_classifier, predictions, refuse_unless
+from brinell.compat.foolbox.criteria import labels_of
+from brinell.compat.foolbox.models import PyTorchModel
+from brinell.compat.functions import predictions, refuse_unless
+from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Restarts
-from brinell.core.threat import norm_name, threat
-from brinell.errors import PlanError, did_you_mean
+from brinell.core.threat import Threat, norm_name, threat
 from brinell.ops.norms import SIZES
-
-NORMALISES = ("mean", "std", "axis", "flip_axis")
-
-
-class _InBounds(nn.Module):
-    """A module for inputs in [0, 1] around a model for inputs in other bounds, with its preprocessing."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, model: Any, low: float, high: float, preprocessing: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.model, self.low, self.high, self.flip = model, low, high, preprocessing.get("flip_axis")
-        for name in ("mean", "std"):
-            value = torch.as_tensor(preprocessing.get(name, float(name == "std")), dtype=torch.float32, device="cpu")
-            self.register_buffer(name, value.reshape(-1, *[1] * (-1 - preprocessing.get("axis", -1))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.low + (self.high - self.low) * x
-        z = z if self.flip is None else z.flip(self.flip)
-        out: Tensor = self.model((z - self.mean) / self.std)
-        return out
-
-
-class PyTorchModel:
-    """A torch model with the bounds of its inputs and their normalisation; called, it returns logits."""
-
-    def __init__(
-        self,
-        model: Any,
-        bounds: tuple[float, float],
-        device: Any = None,
-        preprocessing: Mapping[str, Any] | None = None,
-    ) -> None:
-        given = dict(preprocessing or {})
-        unknown = [name for name in given if name not in NORMALISES]
-        refuse_unless(
-            not unknown, f"preprocessing with {', '.join(NORMALISES)}", ", ".join(unknown), "Put it into the model."
-        )
-        vectors = any(getattr(given.get(k), "__len__", None) for k in ("mean", "std"))
-        refuse_unless(
-            not vectors or given.get("axis", 0) < 0,
-            "a negative axis for one number per channel",
-            f"axis={given.get('axis')}",
-            "Write dict(mean=[…], std=[…], axis=-3).",
-        )
-        refuse_unless(bounds[0] < bounds[1], "bounds from low to high", str(bounds), "Write bounds=(0, 1).")
-        self.bounds = (float(bounds[0]), float(bounds[1]))
-        self.classifier = as_classifier(_InBounds(model, *self.bounds, given).eval(), device)
-
-    @property
-    def width(self) -> float:
-        """The difference between the largest and the smallest value of an input."""
-        return self.bounds[1] - self.bounds[0]
-
-    def inwards(self, x: Tensor) -> Tensor:
-        """Return inputs moved from the bounds to [0, 1]."""
-        return x if self.bounds == (0.0, 1.0) else (x - self.bounds[0]) / self.width
-
-    def outwards(self, u: Tensor) -> Tensor:
-        """Return inputs moved from [0, 1] to the bounds."""
-        return u if self.bounds == (0.0, 1.0) else self.bounds[0] + self.width * u
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.classifier.forward(self.inwards(x)).logits
-
-
-@dataclass(frozen=True)
-class Misclassification:
-    """The criterion that any class but the label is predicted."""
-
-    labels: Tensor
-
-
-@dataclass(frozen=True)
-class TargetedMisclassification:
-    """The criterion that the target class is predicted."""
-
-    target_classes: Tensor
-
-
-def accuracy(fmodel: PyTorchModel, inputs: Tensor, labels: Tensor) -> float:
-    """Return the share of inputs that the model classifies as their labels."""
-    return float((predictions(fmodel.classifier, fmodel.inwards(inputs)) == labels.cpu()).float().mean())
 
 
 @dataclass(frozen=True)
@@ -119,44 +36,39 @@ class _Attack:
     def __call__(
         self, model: PyTorchModel, inputs: Tensor, criterion: Any, *, epsilons: Any, seed: int = 0
     ) -> tuple[Any, Any, Any]:
-        several = isinstance(epsilons, Sequence)
-        each = [self._at(model, inputs, criterion, e, seed) for e in (epsilons if several else [epsilons])]
+        several = isinstance(epsilons, Iterable) and getattr(epsilons, "ndim", 1) > 0
+        radii = [None if e is None else float(e) for e in (epsilons if several else [epsilons])]
+        each = [self._at(model, inputs, criterion, e, seed) for e in radii]
         if not several:
             return each[0]
         raw, clipped, hit = zip(*each, strict=True)
         return list(raw), list(clipped), torch.stack(hit)
 
     def _at(self, model: PyTorchModel, x: Tensor, criterion: Any, eps: float | None, seed: int) -> tuple[Any, Any, Any]:
-        labels, targeted = _labels(criterion)
+        labels, targeted = labels_of(criterion)
         kind, count = norm_name(self.norm), self.restarts
         scale = 1.0 if SIZES[kind].counts else 1 / model.width
-        part = self.part(1.0 if eps is None else eps)
+        part = self.part(eps or 1.0)
         refuse_unless(
             eps is not None or part.minimum_norm, "epsilons, the radii of this attack", "epsilons=None",
             "Write epsilons=[0.03], or use an attack of the smallest distance such as L2FMNAttack.",
         )  # fmt: skip
         u = model.inwards(x)
-        wide = threat(kind, "inf" if part.minimum_norm or eps is None else eps * scale)
-        found = Restarts(part, count)(model.classifier, u, labels, wide, seed=seed, targeted=targeted)
-        near = found
-        if part.minimum_norm and eps is not None:
-            ball = threat(kind, eps * scale).ball(torch.arange(len(u), device="cpu"), u.device)
-            near = torch.where(_rows(ball.contains(u, found), u), found, ball.project(u, found))
+        found = near = u
+        if eps != 0 or part.minimum_norm:
+            wide = threat(kind, "inf" if part.minimum_norm or eps is None else eps * scale)
+            found = Restarts(part, count)(model.classifier, u, labels, wide, seed=seed, targeted=targeted)
+            near = _clipped(u, found, threat(kind, eps * scale)) if eps and part.minimum_norm else found
+        near = u if eps == 0 else near
         hit = predictions(model.classifier, near) == labels.cpu()
         raw, clipped = (_moved(model, x, u, v) for v in (found, near))
         return raw, clipped, (hit if targeted else ~hit).to(x.device)
 
 
-def _labels(criterion: Any) -> tuple[Tensor, bool]:
-    if isinstance(criterion, TargetedMisclassification):
-        return criterion.target_classes, True
-    if isinstance(criterion, Misclassification | Tensor):
-        return (criterion if isinstance(criterion, Tensor) else criterion.labels), False
-    raise PlanError(
-        expected="labels, Misclassification or TargetedMisclassification",
-        got=type(criterion).__name__,
-        remedy="For another goal write a brinell.core.criterion.Criterion.",
-    )
+def _clipped(u: Tensor, found: Tensor, limit: Threat) -> Tensor:
+    """Return the points found, projected to the ball where they lie outside."""
+    ball = limit.ball(torch.arange(len(u), device="cpu"), u.device)
+    return torch.where(_rows(ball.contains(u, found), u), found, ball.project(u, found))
 
 
 def _rows(mask: Tensor, x: Tensor) -> Tensor:
@@ -377,24 +289,15 @@ L1PGD = L1ProjectedGradientDescentAttack
 LinfFMNAttack = LInfFMNAttack
 FGSM = LinfFastGradientAttack
 FGM = L2FastGradientAttack
-# As in Foolbox: fb.attacks.LinfPGD(), fb.criteria.Misclassification(y), fb.utils.accuracy(fmodel, x, y).
-attacks = criteria = utils = sys.modules[__name__]
 
+__all__ = [k for k, v in list(globals().items()) if k[0] != "_" and isinstance(v, type) and issubclass(v, _Attack)]
 # What Foolbox has and this module has not, by what to use.
 INSTEAD = {
     "HopSkipJumpAttack": "brinell.attacks.HopSkipJump",
     "BoundaryAttack": "brinell.attacks.HopSkipJump",
-    "JAXModel": "brinell.models.from_jax",
-    "TensorFlowModel": "brinell.models.from_tensorflow",
-    "samples": 'brinell.data.load("demo", n)',
-    "ExpectationOverTransformationWrapper": "brinell.Eot(attack, 20)",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Raise a PlanError for a name of Foolbox that is missing here; its remedy names what to use."""
-    if not name[0].isupper() and name not in INSTEAD:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    known = [k for k, v in globals().items() if isinstance(v, type) and issubclass(v, _Attack) and k[0] != "_"]
-    remedy = f"Use {INSTEAD[name]}." if name in INSTEAD else did_you_mean(name, known, "See brinell.attacks.")
-    raise PlanError(expected=f"names among {', '.join(known)}", got=name, remedy=remedy)
+    """Raise that Foolbox's attack is missing here; the remedy names what to use."""
+    refuse_name(__name__, name, __all__, INSTEAD, "See brinell.attacks.")
