@@ -74,13 +74,24 @@ def test_a_radius_may_be_written_with_spaces(tmp_path: Path) -> None:
     assert verify(run, NET, PROBLEM).ok
 
 
-@pytest.mark.parametrize("audit", [0, 0.5, 1])
+@pytest.mark.parametrize("audit", [0, 0.5])
 def test_an_audit_of_another_size_is_no_other_plan(audit: float, tmp_path: Path) -> None:
-    run = evaluate(NET, PROBLEM, Linf(0.01), "fast", audit=audit, out=tmp_path / "run", progress=False)
+    run = evaluate(NET, PROBLEM[:5], Linf(0.01), "fast", audit=audit, out=tmp_path / "run", progress=False)
     assert len(run.survivors()) > 2
-    found = review([run.path], NET, PROBLEM, rerun=3)
+    found = review([run.path], NET, PROBLEM[:5], rerun=2)
     assert found.ok, found
-    assert found.submissions[0].alike == found.submissions[0].rerun == 3
+    assert found.submissions[0].alike == found.submissions[0].rerun == 2
+
+
+def test_samples_with_names_that_single_layers_attacked_are_found_again(few: None) -> None:
+    """A layer attacks some survivors alone; verification attacks them with all layers."""
+    data = Problem(X, Y, ids=[f"picture-{i}.png" for i in range(N)], name="pictures")
+    run = evaluate(NET, data, Linf(0.05), "fast", escalate=False, progress=False)
+    attacked = run.rows()["attack"].to_pylist()
+    assert attacked.count("again") > attacked.count("square")
+    found = verify(run, NET, data, rerun=len(run.survivors()))
+    assert found.ok and found.again is not None
+    assert found.again.alike == found.again.ran > 0
 
 
 class Rounds(nn.Module):

@@ -108,7 +108,7 @@ def run_again(
     findings += _elsewhere(run, oracle.classifier, weaker)
     findings += [] if randomised else _by_others(run, rows, broken, oracle.classifier)
     what = "samples" if threat.unlimited else "survivors"
-    alike = sum(_outcome(run.rows(), i) == _outcome(rows, i) for i in ids)
+    alike = sum(_found_again(run, rows, i) for i in ids)
     if alike < len(ids) and not randomised:
         message = f"{len(ids) - alike} of {len(ids)} samples gave other rows when run again, bit for bit: they were "
         findings.append(note("other rows", f"{message}computed on other hardware, or not by this evaluation."))
@@ -365,8 +365,23 @@ def _same_place(run: Run, model: Classifier) -> bool:
     return run.environment.torch == torch.__version__ and devices == {model.device.type}
 
 
-def _outcome(table: pa.Table, id: int) -> str:
-    """Return the rows of one sample as text, without what differs between equal evaluations: seconds, audit, place."""
+def _found_again(run: Run, rows: pa.Table, id: int) -> bool:
+    """Return whether the rows of one sample in the Run are the same here.
+
+    Layers of an audit that the Run did not need for this sample may have attacked it here: these rows do not count.
+    """
+    stored, here = _outcome(run.rows(), id), _outcome(rows, id)
+    layers = {stage.name for stage in run.identity.plan.audit_stages}
+    return {attack: row for attack, row in here.items() if attack in stored or attack not in layers} == stored
+
+
+# What differs between equal evaluations: seconds and places, the plan around a stage, and names, which are compared
+# with those of the data.
+APART = (*INCIDENTAL, "attack_hash", "sample_name")
+
+
+def _outcome(table: pa.Table, id: int) -> dict[str, str]:
+    """Return the rows of one sample as text, by attack."""
     rows = table.filter(row_queries.ids_of(table) == id)
-    rows = rows.drop_columns([c for c in (*INCIDENTAL, "attack_hash") if c in rows.column_names]).to_pylist()
-    return repr([{**row, "flags": [flag for flag in row["flags"] if flag != AUDIT]} for row in rows])
+    rows = rows.drop_columns([c for c in APART if c in rows.column_names]).to_pylist()
+    return {row["attack"]: repr({**row, "flags": [f for f in row["flags"] if f != AUDIT]}) for row in rows}
