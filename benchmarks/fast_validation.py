@@ -5,7 +5,9 @@ Usage: python benchmarks/fast_validation.py measure [NAME…] --references RUNS 
        python benchmarks/fast_validation.py table --out DIR
 
 `measure` writes DIR/NAME.json. The Run of `autoattack` is read from RUNS/NAME (`validation_networks.py reference` makes
-it); with --n fewer samples are compared. `fast` only runs `fast`, into RUNS/NAME.fast-N-SEED, which `measure` reads.
+it); with --n fewer samples are compared. Where there is none, --nearest K attacks the K survivors of `fast` that came
+nearest to the decision boundary with `autoattack`: a small part of its cost on those that are missed first. `fast` only
+runs `fast`, into RUNS/NAME.fast-N-SEED, which `measure` reads.
 `table` prints the tables of benchmarks/results/fast.md.
 """
 
@@ -15,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import brinell
@@ -22,6 +25,7 @@ from brinell.attacks.catalogue import by_name
 from brinell.core.plan import Stage, Stages
 from brinell.core.threat import Threat, threat
 from brinell.cost.budget import backwards_per_query
+from brinell.results.layers import left_of_margins
 
 # A layer should speak up if Pursuit alone misses more than one sample and more than this share.
 TOLERATED = 0.002
@@ -85,7 +89,17 @@ def evaluate_fast(w: Any, references: Path, seed: int = 0) -> brinell.Run:
     return brinell.evaluate(w.net, (w.x, w.y), w.threat, "fast", **options)
 
 
-def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any]:
+def attack_nearest(w: Any, fast: brinell.Run, count: int, folder: Path) -> list[int]:
+    """The survivors of `fast` among the `count` nearest to the boundary that `autoattack` breaks."""
+    ids = fast.survivors()
+    chosen = torch.from_numpy(ids[left_of_margins(fast, ids).argsort(kind="stable")[:count]])
+    options: dict[str, Any] = {"out": folder, "resume": folder.exists(), "progress": False, "test": False}
+    problem = brinell.Problem(w.x[chosen], w.y[chosen], ids=chosen)
+    run = brinell.evaluate(w.net, problem, w.threat, "autoattack", device="cpu", **options)
+    return sorted(set(chosen.tolist()) - set(run.survivors().tolist()))
+
+
+def measure(name: str, references: Path, n: int, seed: int = 0, nearest: int = 0) -> dict[str, Any]:
     """`fast` on n samples of the network, and what `autoattack` did on the same ones."""
     from validation_networks import load  # it imports this file
 
@@ -100,13 +114,17 @@ def measure(name: str, references: Path, n: int, seed: int = 0) -> dict[str, Any
     pursuit = ids - {
         r["sample_id"] for r in fast.rows().to_pylist() if r["broken"] and r["attack"] in ("clean", "pursuit")
     }
+    near: dict[str, Any] = {}
+    if not compared and nearest:
+        broken = attack_nearest(w, fast, nearest, references / f"{name}.nearest-{nearest}-{len(w.y)}")
+        near = {"nearest": min(nearest, len(mine)), "broken_nearest": broken}
     passes = {"fast": fast.cost.forwards + fast.cost.backwards, "autoattack": theirs}
     return {
         "network": name, "threat": repr(w.threat), "n": len(w.y), "seed": seed, "compared": compared,
         "clean": fast.clean_accuracy.k, "fast": len(mine), "autoattack": len(left) if compared else None,
         "pursuit": len(pursuit),
         "only_autoattack": sorted(mine - left), "only_fast": sorted(left - mine),
-        "missed_by_pursuit": sorted(pursuit - left), "verdict": fast.verdict.level,
+        "missed_by_pursuit": sorted(pursuit - left), **near, "verdict": fast.verdict.level,
         "reasons": list(fast.verdict.reasons),
         "notes": fast.notes, "passes": passes, "share": passes["fast"] / passes["autoattack"],
         "seconds": fast.cost.seconds,
@@ -125,15 +143,16 @@ def table(folder: Path) -> str:
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     lines = [
         "| network | threat | n | Pursuit alone | `fast` | `autoattack` | broken by autoattack only | by fast only "
-        "| verdict | passes, % of autoattack's |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| nearest survivors broken by autoattack | verdict | passes, % of autoattack's |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for d in found:
         compared = d["autoattack"] is not None
         shown = ["–" if d[k] is None else f"{100 * d[k] / d['n']:.1f} %" for k in ("pursuit", "fast", "autoattack")]
+        near = f"{len(d['broken_nearest'])} of {d['nearest']}" if "nearest" in d else "–"
         different = [str(len(d[k])) if compared else "–" for k in ("only_autoattack", "only_fast")]
         lines.append(
-            f"| {d['network']} | {d['threat']} | {d['n']} | {' | '.join([*shown, *different])} | {d['verdict']} "
+            f"| {d['network']} | {d['threat']} | {d['n']} | {' | '.join([*shown, *different, near])} | {d['verdict']} "
             f"| {100 * d['share']:.1f} |"
         )
     shares = [100 * d["share"] for d in found]
@@ -157,6 +176,7 @@ def main() -> None:
     parser.add_argument("--references", type=Path, default=Path("references"))
     parser.add_argument("--out", type=Path, default=Path("layers"))
     parser.add_argument("--n", type=int, default=200)
+    parser.add_argument("--nearest", type=int, default=0)
     args = parser.parse_args()
     if args.task == "table":
         print(table(args.out))
@@ -170,7 +190,7 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names or sorted(f.name for f in args.references.iterdir() if f.is_dir()):
-        found = measure(name, args.references, args.n)
+        found = measure(name, args.references, args.n, nearest=args.nearest)
         (args.out / f"{name}.json").write_text(json.dumps(found, indent=1))
         print({k: v for k, v in found.items() if k != "reasons"}, flush=True)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from brinell import Plan, PlanError, Run, wrap
 from brinell.evaluation import run_stage
 from brinell.evaluation.plan import audited
+from brinell.models.bpda import bpda
 from brinell.results import Writer
 
 pytestmark = pytest.mark.usefixtures("unchecked", "few")
@@ -220,6 +221,28 @@ def test_a_check_that_warns_is_doubt_enough(truth: Any, sound: Plan) -> None:
     assert run.survivors().tolist() == plain.survivors().tolist()
     for name in run.attacks:
         assert attacked(run, name) >= set(run.survivors().tolist())
+
+
+class Bent(Half):
+    """The same logits with a backward pass that the user replaced: the gradients of another model."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__(weight, bias)
+        self.unused = None
+        self.bent = bpda(nn.Identity(), lambda x: x.flip(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.bent(x), self.weight, self.bias)
+
+
+def test_replaced_gradients_are_doubt_enough(truth: Any, sound: Plan) -> None:
+    model = wrap(Bent(truth.world.weight, truth.world.bias).eval())
+    run = truth.evaluate(sound, model=model, escalate=None)
+    assert [c["level"] for c in run.checks if c["name"] == "finite differences"] == ["info"]
+    assert run.audit is not None and run.audit.complete
+    assert any(note.startswith("Replaced gradients are not those of the model") for note in run.notes)
+    held = truth.evaluate(sound, model=model)
+    assert "Replaced gradients (bpda)" in str(held.verdict) and held.verdict.level != "reliable"
 
 
 def test_plans_without_an_audit_have_nothing_to_escalate(truth: Any, careful: Plan, tmp_path: Path) -> None:

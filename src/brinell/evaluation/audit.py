@@ -9,6 +9,7 @@ from torch import Tensor
 from brinell.core.plan import Stage
 from brinell.ops import rng
 from brinell.results import Run
+from brinell.results.evidence import replaced_gradients
 
 
 def in_audit(seed: int, ids: Tensor, share: float) -> Tensor:
@@ -42,7 +43,8 @@ def attacked(stage: Stage, seed: int, ids: Tensor, left: Sequence[float], reach:
 def needed_reach(run: Run, warned: bool, escalate: bool | None) -> tuple[float, str]:
     """Return how far the full plan must go (`Layers.reach`; inf: to all survivors), and why if to all.
 
-    None for `escalate` follows the layers. True also goes to all survivors if a check warns or if the audit is too
+    None for `escalate` follows the layers, and goes to all survivors where the gradients were replaced (the shortcuts
+    of the plan trust them). True also goes to all survivors if a check warns or if the audit is too
     small. False never goes beyond the plan.
     """
     layers, audit = run.layers, run.audit
@@ -50,6 +52,8 @@ def needed_reach(run: Run, warned: bool, escalate: bool | None) -> tuple[float, 
         return 0.0, ""
     if layers.doubt:
         return math.inf, layers.doubt
+    if replaced_gradients(run):
+        return math.inf, "Replaced gradients are not those of the model"
     if escalate and warned:
         return math.inf, "A check warns"
     if escalate and audit.too_small(run.robust_accuracy):

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from brinell.results.run import Run
 
 BINARIZATION = "active test"
+DIFFERENCES = "finite differences"
 ADAPTIVE = "adaptive"
 # The check of a model that gives no gradients; other models do not have it.
 ACCESS = "access"
 NOT_MADE = "not made: "
 # The checks whose good outcome is evidence, in the order in which they are listed.
 CHECKS = (
-    "finite differences", "equal margins", "reversed loss", "8-bit grid", "smaller radius", "gradients at survivors",
+    DIFFERENCES, "equal margins", "reversed loss", "8-bit grid", "smaller radius", "gradients at survivors",
     "runner-up class", "asked again",
 )  # fmt: skip
 
@@ -113,12 +114,17 @@ def untested(run: "Run") -> Iterable[str]:
         yield "Attacks without gradients."
     if plan.audited and run.audit is None:
         yield "What the full plan would find (audit)."
-    if "finite differences" not in findings:
+    if DIFFERENCES not in findings:
         yield "Gradients against finite differences."
     if not run.probes:
         yield "Indicators of attack failure (--probe)."
     if ADAPTIVE not in findings:
         yield "Attacks made for this model."
+
+
+def replaced_gradients(run: "Run") -> bool:
+    """Whether gradients that the user replaced (`brinell.models.bpda`) are not those of the model."""
+    return any(f.name == DIFFERENCES and f.level == "info" for f in run.findings)
 
 
 def least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queries.Ids) -> int:

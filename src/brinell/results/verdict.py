@@ -9,7 +9,15 @@ import numpy as np
 
 from brinell.finding import Finding, Level
 from brinell.results import bracket, row_queries
-from brinell.results.evidence import ACCESS, as_sentence, evidence, least_effort, n_samples, untested
+from brinell.results.evidence import (
+    ACCESS,
+    as_sentence,
+    evidence,
+    least_effort,
+    n_samples,
+    replaced_gradients,
+    untested,
+)
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
@@ -273,6 +281,11 @@ def _unaudited(run: "Run") -> Iterable[str]:
             f"evaluate into another folder without audit=0 (--audit 0), or use the plan {STRONGER}."
         )
         return
+    if not audit.complete and replaced_gradients(run):
+        yield (
+            f"Replaced gradients (bpda) are not those of the model, and the plan {name} trusts gradients. "
+            f"{_remedy_of_audit()}."
+        )
     contradicted = audit.objects or (layers is not None and not layers.complete)
     layered = layers is not None and bool(layers.rings)
     if not contradicted and not audit.complete and not layered and audit.too_small(run.robust_accuracy):
