@@ -22,7 +22,6 @@ from torch import Tensor, nn
 import brinell
 from brinell.attacks import PGD
 from brinell.core.threat import threat
-from brinell.engine import oracle as oracles
 from brinell.evaluation.coerce import as_classifier
 
 RESULTS = Path(__file__).parent / "results"
@@ -106,15 +105,12 @@ def main() -> None:
     parser.add_argument("--inner", type=int, default=999)
     parser.add_argument("--surface", action="store_true", help="plant on the ball's surface, not in its corners")
     parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--block", type=int, help="rows per model call")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=RESULTS / "active_crippled")
     args = parser.parse_args()
     model, data, title = model_and_data(args)
     plain = as_classifier(model, args.device)
     loud = replace(plain, module=Loud(plain.module).eval(), name=f"loud {plain.name}")
-    if args.block:
-        oracles.BLOCK[plain.device.type] = args.block
     stored = args.out.with_suffix(".json")
     found = json.loads(stored.read_text()) if stored.exists() else {}
     t = threat(args.norm, args.eps)

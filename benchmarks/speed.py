@@ -144,10 +144,14 @@ def stages(run: brinell.Run, rates: dict[str, float] | None, ceiling: dict[str, 
 
 def timed(clf: Any, data: Any, threat: Any, plan: Any, flags: Any, rates: Any, times: int = 1, **options: Any) -> dict:
     """One evaluation with its times; of several, the last, which finds libraries loaded and everything compiled."""
-    walls, told = [], brinell.estimate(clf, data, threat, plan, **options)
+    how = brinell.Execution(
+        precision=options["precision"], mode=options["execution"], slots=options.get("slots"),
+        blocks=oracles.default_blocks(clf.device),
+    )  # fmt: skip
+    walls, told = [], brinell.estimate(clf, data, threat, plan, execution=how)
     for _ in range(times):
         begun = time.perf_counter()
-        run = brinell.evaluate(clf, data, threat, plan, progress=False, **options)
+        run = brinell.evaluate(clf, data, threat, plan, progress=False, execution=how)
         whole = time.perf_counter() - begun
         walls.append({"call": whole, "wall": run.manifest["wall_seconds"], "start-up": run.manifest["startup_seconds"]})
     wall, start = run.manifest["wall_seconds"], run.manifest["startup_seconds"]
@@ -249,8 +253,8 @@ def main() -> None:
     if args.block:
         oracles.BLOCK[device.type] = args.block
     if args.few:
-        oracles.RESTARTS_BLOCK[device.type] = args.few
-    block, few = oracles.default_block(device), oracles.block_for(oracles.RESTARTS_BLOCK, device)
+        oracles.KINDS["branches"][device.type] = args.few
+    block, few = oracles.default_block(device), oracles.default_blocks(device).of("branches")
 
     def keep(name: str, value: Any) -> None:
         found[name] = value

@@ -1,4 +1,4 @@
-"""--dry-run says what it would cost and writes nothing; --no-images keeps no adversarials; --precision auto."""
+"""--dry-run says what it would cost and writes nothing; --no-images keeps no adversarials; the default precision."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_no_images(brinell: Any, here: Path) -> None:
     assert "--no-images" in err
 
 
-def test_precision_auto_is_noted(brinell: Any, here: Path) -> None:
-    out = json.loads(brinell(*EVALUATE, "--out", "run", "--precision", "auto", "--json").out)
-    assert any("chosen by a trial" in note for note in out["notes"])
-    assert Run.open(here / "run").manifest["identity"]["precision"] in ("float32", "bfloat16")
+def test_the_default_precision_on_a_cpu_is_float32(brinell: Any, here: Path) -> None:
+    out = json.loads(brinell(*EVALUATE, "--out", "run", "--json").out)
+    assert not any("recision" in note for note in out["notes"])
+    assert Run.open(here / "run").manifest["identity"]["precision"] == "float32"

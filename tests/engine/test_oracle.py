@@ -11,11 +11,12 @@ import brinell
 from brinell.attacks import APGD
 from brinell.core.attack import Attempt, Requires
 from brinell.core.criterion import Misclassified
+from brinell.core.execution import Blocks
 from brinell.core.threat import L2
 from brinell.engine.accelerate import accelerated
 from brinell.engine.events import Shrunk
 from brinell.engine.loop import Engine
-from brinell.engine.oracle import KINDS, Oracle, other_blocks
+from brinell.engine.oracle import KINDS, Oracle, default_blocks
 from brinell.engine.slots import Samples
 from brinell.errors import ModelError
 from brinell.models.wrap import TorchClassifier, wrap
@@ -290,11 +291,11 @@ def test_ways_back_through_compiled_networks_leave_buffers_for_the_next(compiled
 
 def test_sizes_of_calls_are_one_model_and_shrink_with_it():
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert set(other_blocks(gpu)) <= set(KINDS) and not other_blocks(cpu)
-    usual = accelerated(Oracle(wrap(torch.nn.Linear(4, 3).eval()), 32), cpu, fuse=True)
-    kind = {"cpu": 8}
-    small = usual.sized(kind)
-    assert small.block == 8 and usual.sized(kind) is small and small._shared is usual._shared
-    assert usual.sized({"cpu": 32}) is usual and usual.sized({"cpu": 64}).block == 64
+    assert set(default_blocks(gpu).others) <= set(KINDS) and set(default_blocks(cpu).to_json()) == {"block"}
+    blocks = Blocks(32, {"few": 8, "legs": 64})
+    usual = accelerated(Oracle(wrap(torch.nn.Linear(4, 3).eval()), 32, blocks=blocks), cpu, fuse=True)
+    small = usual.sized("few")
+    assert small.block == 8 and usual.sized("few") is small and small.networks is usual.networks
+    assert usual.sized("claims") is usual and usual.sized("legs").block == 64
     usual.block = 16  # as after memory ran out
-    assert usual.sized({"cpu": 64}) is usual
+    assert usual.sized("legs") is usual

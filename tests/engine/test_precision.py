@@ -139,7 +139,9 @@ def test_distances_that_bfloat16_only_dreams_of_are_searched_again():
 def test_the_precision_is_part_of_what_a_run_is(tmp_path):
     data = brinell.data.load("demo", 8)
     brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", out=tmp_path / "r", precision="bfloat16", progress=False)
+    again = {"out": tmp_path / "r", "resume": True, "progress": False}
     with pytest.raises(brinell.RunError, match="precision"):
-        brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", out=tmp_path / "r", resume=True, progress=False)
+        brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", precision="float32", **again)
+    assert brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", **again).identity.precision == "bfloat16"
     with pytest.raises(brinell.PlanError, match="tf32"):
         brinell.evaluate("demo", data, brinell.Linf(0.1), "fgsm", precision="float16", progress=False)

@@ -46,9 +46,9 @@ def test_recorded_or_not_the_shape_is_the_same(kind: str) -> None:
     assert stage_oracle(setup_for("cpu", 128, None), one).block == 32
 
 
-@pytest.mark.parametrize(("slots", "rows", "room"), [(256, 512, 512), (1024, 512, 1024), (1024, 32, 256)])
-def test_measured_slots_fill_a_call(slots: int, rows: int, room: int) -> None:
+@pytest.mark.parametrize(("slots", "kind", "room"), [(256, "legs", 512), (1024, "legs", 1024), (1024, "few", 256)])
+def test_measured_slots_fill_a_call(slots: int, kind: str, room: int) -> None:
     recorded = setup_for("cuda", slots, GraphCache())
-    assert run_stage._slots(recorded, recorded.oracle.sized({"cuda": rows})) == room
+    assert run_stage._slots(recorded, recorded.oracle.sized(kind)) == room
     told = setup_for("cuda", slots, GraphCache(), measured=False)
-    assert run_stage._slots(told, told.oracle.sized({"cuda": rows})) == slots
+    assert run_stage._slots(told, told.oracle.sized(kind)) == slots

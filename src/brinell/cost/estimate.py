@@ -1,7 +1,6 @@
 """Estimate the cost of an evaluation before it runs."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from brinell.engine import precision as precisions
 from brinell.engine.events import Note
 from brinell.evaluation import coerce
 from brinell.evaluation.context import PreparedEvaluation, chunk_size
-from brinell.evaluation.prepare import prepare, stored_precision
+from brinell.evaluation.prepare import prepare, stored_settings
 from brinell.results import Run
 from brinell.results.format.folders import AUTO, default_folder
 from brinell.results.format.manifest import MANIFEST
@@ -60,11 +59,10 @@ def estimate(
     with precisions.exact(model.device):
         prepared = prepare(
             model, data, coerce.as_threat(threat), chosen,
-            replace(how, precision=stored_precision(how.precision, folder)), individual=individual,
-            adaptive=adaptive,
+            stored_settings(how, folder), individual=individual, adaptive=adaptive,
         )  # fmt: skip
         if resume and out == AUTO:
-            folder = default_folder(prepared.identity())
+            folder = default_folder(prepared.identity(), given=prepared.open_settings)
         return predict(remaining_work(prepared, folder, escalate), seconds)
 
 

@@ -1,4 +1,4 @@
-"""Choose the precision of the attacks' passes by a trial on a few samples."""
+"""Try on a few samples whether lower precision finds what float32 finds."""
 
 import time
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ from brinell.cost.budget import max_queries
 from brinell.cost.pilot import Clock, Ints, Stopwatch, positions, preserve_rng
 from brinell.engine.accelerate import accelerated
 from brinell.engine.oracle import Oracle
-from brinell.engine.precision import FLOAT32, candidates
+from brinell.engine.precision import FLOAT32, PRECISIONS
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
 from brinell.evaluation.run_stage import claimed, run_unverified
 from brinell.evaluation.verify_points import verify_points
 
-# Lower precision must take at most this share of float32's time, and the trial must have this many adversarials.
-FASTER, EVIDENCE = 0.9, 5
-# The limits of a trial in seconds and queries. Adversarials of this first share of it must be found again.
-SECONDS, ANSWERS, EARLY = 0.7, 60, 0.75
+# A trial with fewer adversarials shows nothing: TF32 is used, as in other tools.
+EVIDENCE, USUAL = 5, "tf32"
+# The limits of a trial: rows of a call, queries, and the share of the time for float32; the two lower precisions have
+# twice as many queries, and twice the time each. Adversarials of the first three quarters must be found again.
+ROWS, ANSWERS, SHARE, EARLY = 64, 60, 0.2, 0.75
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,10 @@ class PrecisionChoice:
     trials: tuple[PrecisionTrial, ...]
 
     def __str__(self) -> str:
-        descriptions = [f"{t.precision} {1000 * t.seconds:.1f} ms per iteration" for t in self.trials[:1]]
-        descriptions += [
-            f"{t.precision} {1000 * t.seconds:.1f} ms, {t.found} of {t.wanted} adversarials" for t in self.trials[1:]
-        ]
-        return f"Precision {self.precision}, chosen by a trial: {'; '.join(descriptions)}."
+        if not self.trials or self.trials[0].wanted < EVIDENCE:
+            return "A trial broke too few samples to tell more."
+        found = ", ".join(f"{t.precision} {t.found} of {t.wanted}" for t in self.trials[1:])
+        return f"Of the adversarials of float32 in a trial, {found} were found again."
 
     def to_json(self) -> dict[str, Any]:
         """Return the choice and its trials as stored in the manifest."""
@@ -67,55 +67,56 @@ class PrecisionChoice:
         return {"precision": self.precision, "wanted": self.trials[0].wanted if self.trials else 0, "trials": trials}
 
 
-def fastest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
-    """Choose the fastest precision that loses no adversarial and is clearly faster than float32, else float32.
+def lowest_safe(trials: Sequence[PrecisionTrial]) -> PrecisionChoice:
+    """Choose the lowest precision that loses no adversarial; without evidence TF32. Trials go from float32 downwards.
 
-    >>> slow, quick = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("bfloat16", 0.5, 8, 8)
-    >>> fastest_safe([slow, quick]).precision, fastest_safe([slow, PrecisionTrial("bfloat16", 0.5, 7, 8)]).precision
-    ('bfloat16', 'float32')
+    >>> base, other = PrecisionTrial("float32", 1.0, 8, 8), PrecisionTrial("tf32", 0.5, 8, 8)
+    >>> lowest_safe([base, other, PrecisionTrial("bfloat16", 0.3, 7, 8)]).precision
+    'tf32'
     """
-    base = trials[0]
-    safe = [t for t in trials[1:] if t.wanted >= EVIDENCE and not t.lost and t.seconds <= FASTER * base.seconds]
-    return PrecisionChoice(min(safe, key=lambda t: t.seconds).precision if safe else base.precision, tuple(trials))
+    if not trials or trials[0].wanted < EVIDENCE:
+        return PrecisionChoice(USUAL, tuple(trials))
+    safe = [t for t in trials if not t.lost]
+    return PrecisionChoice(safe[-1].precision, tuple(trials))
 
 
-def choose_precision(
-    context: StageContext, stages: Stages, c: Clean, clock: Clock = time.perf_counter
-) -> PrecisionChoice:
-    """Choose a precision: try every precision of the device with the plan's first gradient attack on one block.
+def try_precisions(
+    context: StageContext, stages: Stages, c: Clean, seconds: float, precisions: Sequence[str] = PRECISIONS,
+    clock: Clock = time.perf_counter,
+) -> PrecisionChoice:  # fmt: skip
+    """Choose a precision by a trial of at most about `seconds`: the plan's first gradient attack on one small block.
 
-    Method: the attack runs in float32 for a limited time, then in each other precision with twice as many queries. The
-    samples that float32 broke in the first three quarters of its queries must also break in the other precision,
-    verified in float32. Cost: a few seconds at most.
+    Method: the attack runs in float32 for a part of the time, then in each lower precision with twice as many queries.
+    The samples that float32 broke in the first three quarters of its queries must also break in the lower precision,
+    verified in float32.
     """
-    device = c.logits.device
     at = np.flatnonzero(c.correct.cpu().numpy())
-    if not len(at) or len(candidates(device)) < 2:
-        return PrecisionChoice(FLOAT32, ())
-    at = positions(context.seed, c, at, context.oracle.block)
+    if not len(at):
+        return PrecisionChoice(USUAL, ())
+    at = positions(context.seed, c, at, min(ROWS, context.oracle.block))
     stage = next((s for s in stages if s.attack.requires is not Requires.LOGITS), stages[0])
-    with preserve_rng(device):
-        base, seconds, made = _trial(context, stage, c, at, FLOAT32, None, clock)
+    with preserve_rng(c.logits.device):
+        base, spent, made = _trial(context, stage, c, at, FLOAT32, ANSWERS, SHARE * seconds, clock)
         over = made * (EARLY if made < max_queries(stage) else 1.0)
         wanted = {i for i, answers in base.items() if answers <= over}
-        trials = [PrecisionTrial(FLOAT32, seconds, len(wanted), len(wanted))]
-        for name in candidates(device)[1:]:
+        trials = [PrecisionTrial(FLOAT32, spent, len(wanted), len(wanted))]
+        if len(wanted) < EVIDENCE:
+            return lowest_safe(trials)
+        for name in precisions[1:]:
             # Lower precision takes longer: a sample must be broken by more than the rounding error.
-            broken, seconds, _ = _trial(context, stage, c, at, name, 2 * made, clock)
-            trials.append(PrecisionTrial(name, seconds, len(wanted & broken.keys()), len(wanted)))
-    return fastest_safe(trials)
+            broken, spent, _ = _trial(context, stage, c, at, name, 2 * made, 2 * SHARE * seconds, clock)
+            trials.append(PrecisionTrial(name, spent, len(wanted & broken.keys()), len(wanted)))
+    return lowest_safe(trials)
 
 
 def _trial(
-    context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int | None, clock: Clock
+    context: StageContext, stage: Stage, c: Clean, at: Ints, precision: str, most: int, seconds: float, clock: Clock
 ) -> tuple[dict[int, int], float, int]:
     """Return {position: queries} of broken samples (verified in float32), seconds per iteration, iterations made."""
-    plain = Oracle(context.oracle.classifier, context.oracle.block, precision=precision)
+    plain = Oracle(context.oracle.classifier, min(ROWS, context.oracle.block), precision=precision)
     oracle = accelerated(plain, plain.classifier.device)
     context = replace(context, oracle=oracle, precision=precision, draws=1, early_exit=True, graph_cache=None)
-    # A precision that takes clearly longer than float32 is not chosen anyway.
-    deadline = clock() + (SECONDS if most is None else 2 * SECONDS)
-    watch = Stopwatch(clock, deadline, most_iterations=ANSWERS if most is None else most)
+    watch = Stopwatch(clock, clock() + seconds, most_iterations=most)
     where = torch.as_tensor(at, device=c.logits.device)
     broken: dict[int, int] = {}
     for which, r in run_unverified(context, stage, c, where, watch):

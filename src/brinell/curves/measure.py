@@ -17,6 +17,7 @@ from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.core.threat import threat as threat_of
 from brinell.curves.curve import Curve, smallest_distances
+from brinell.engine.precision import AUTO
 from brinell.errors import RunError
 from brinell.evaluation import coerce
 from brinell.evaluation.evaluate import evaluate
@@ -123,7 +124,7 @@ def _without(plan: Plan, threat: Threat, data: Problem, runs: list[Run], ids: An
         identity = run.identity
         classes = identity.model.classes
         alike = identity.threat.raw == threat.to_json() and identity.seed == execution.seed
-        if alike and identity.precision == execution.precision and run.finished and _covers(run, ids):
+        if alike and execution.precision in (AUTO, identity.precision) and run.finished and _covers(run, ids):
             held |= {stage.hash for stage in identity.plan.stages if stage.hash is not None}
     if not held or classes is None:
         return plan

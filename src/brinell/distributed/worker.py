@@ -10,7 +10,6 @@ import torch
 
 from brinell.core.plan import Plan
 from brinell.engine import precision as precisions
-from brinell.engine.cuda.autotune import micro_batches_for
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Event, Shrunk
 from brinell.environment import environment
@@ -50,12 +49,7 @@ class Worker:
         on_device = replace(oracle, classifier=oracle.classifier.to(device), listener=self._on_event, shrunk=[])
         self._setup = replace(self._setup, oracle=on_device, listener=self._on_event)
         if self._setup.capturable and device.type == "cuda":
-            slots = self._setup.slots
-            if self._setup.shape is not None:
-                slots = on_device.block * micro_batches_for(
-                    on_device, self._setup.shape, on_device.classifier.fingerprint
-                )
-            self._setup = replace(self._setup, slots=slots, graph_cache=GraphCache(self._on_event))
+            self._setup = replace(self._setup, graph_cache=GraphCache(self._on_event))
         return {"pid": os.getpid(), **environment(device)}
 
     def work(self, unit: WorkUnit, number: int) -> Iterator[WorkerReport]:

@@ -43,7 +43,7 @@ def accelerated(oracle: Oracle, device: torch.device, fuse: bool = False) -> Ora
         return oracle
     o = oracle
     shared = o.classifier, o.block, o.listener, o.shrunk, o.notes, o.precision
-    return AcceleratedOracle(*shared, calls=o.calls, compiled=fuse)
+    return AcceleratedOracle(*shared, calls=o.calls, blocks=o.blocks, compiled=fuse)
 
 
 def scheduler_for(oracle: Oracle, graph_cache: GraphCache | None = None) -> Callable[[Engine, Samples], Scheduler]:

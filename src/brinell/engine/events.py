@@ -27,13 +27,19 @@ class Shrunk(NamedTuple):
     block: int
 
 
+class Phase(NamedTuple):
+    """What the evaluation does while no attack advances, such as checking, capturing or compiling; empty at the end."""
+
+    text: str
+
+
 class Note(NamedTuple):
     """A message for the user."""
 
     text: str
 
 
-Event = StageStarted | Progress | Shrunk | Note
+Event = StageStarted | Progress | Shrunk | Phase | Note
 Listener = Callable[[Event], None]
 
 

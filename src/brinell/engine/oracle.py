@@ -4,7 +4,7 @@ The model gets the same number of rows in every call, or fewer rows at which eve
 bit. So a row's response does not depend on its neighbours.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from brinell.core.attack import Requires, Response
+from brinell.core.execution import Blocks
 from brinell.core.model import Classifier, Output
 from brinell.engine.calls import Calls, out_of_memory
 from brinell.engine.events import Listener, Note, Shrunk, silent
@@ -30,42 +31,37 @@ Network = Callable[..., Output]
 Pass = Callable[..., Response]
 Ids = Tensor | None
 
-# Rows per model call, by type of device. Numerical libraries choose other kernels for other batch shapes, so the size
-# is fixed and stored in the Run. The number of slots may change without changing any outcome.
+# Rows per model call, by type of device. Numerical libraries choose other kernels for other batch shapes, so the sizes
+# are fixed before the attacks and stored in the Run. The number of slots may change without changing any outcome. On a
+# GPU `brinell.cost.settings` chooses other sizes for the model and the number of samples; these are for 1,000 small
+# images.
 BLOCK = {"cpu": 32, "cuda": 256}
-# With several attempts, later targets and restarts fill the slots that samples leave empty.
-ATTEMPTS_BLOCK = {"cpu": 32, "cuda": 512}
-# Attacks that abandon samples early leave few rows soon, and large calls would keep the last ones waiting.
-EARLY_BLOCK = {"cpu": 32, "cuda": 32}
-# With parallel restarts they have more rows.
-RESTARTS_BLOCK = {"cpu": 32, "cuda": 128}
-# Verification, and attacks in float32 on samples that lower precision got wrong, begin with few rows.
-CLAIMS_BLOCK = {"cpu": 32, "cuda": 64}
-RETRY_BLOCK = {"cpu": 32, "cuda": 8}
-# By the names that a Run stores.
+# The kinds of calls, by the names that a Run stores. With several attempts ("legs"), later targets and restarts fill
+# the slots that samples leave empty. Attacks that abandon samples early ("few") leave few rows soon, and large calls
+# would keep the last ones waiting; with parallel restarts ("branches") they have more rows. Verification ("claims"),
+# and attacks in float32 on samples that lower precision got wrong ("again"), begin with few rows.
 KINDS = {
-    "legs": ATTEMPTS_BLOCK, "few": EARLY_BLOCK, "branches": RESTARTS_BLOCK, "claims": CLAIMS_BLOCK, "again": RETRY_BLOCK
-}  # fmt: skip
+    "legs": {"cpu": 32, "cuda": 512},
+    "few": {"cpu": 32, "cuda": 32},
+    "branches": {"cpu": 32, "cuda": 128},
+    "claims": {"cpu": 32, "cuda": 64},
+    "again": {"cpu": 32, "cuda": 8},
+}
 
 
 def default_block(device: torch.device) -> int:
-    """Return the number of rows per model call on this type of device."""
+    """Return the number of rows per model call on this type of device, where no other number is chosen."""
     return BLOCK.get(device.type, 128)
 
 
-def other_blocks(device: torch.device) -> dict[str, int]:
-    """Return the rows per model call of the kinds of calls in `KINDS` whose number is not the device's default.
+def default_blocks(device: torch.device) -> Blocks:
+    """Return the rows per model call of every kind on this type of device, where no others are chosen.
 
-    >>> other_blocks(torch.device("cpu"))
-    {}
+    >>> default_blocks(torch.device("cpu")).to_json()
+    {'block': 32}
     """
-    sizes = {kind: block_for(rows, device) for kind, rows in KINDS.items()}
-    return {kind: size for kind, size in sizes.items() if size != default_block(device)}
-
-
-def block_for(rows: dict[str, int], device: torch.device) -> int:
-    """Return the rows per model call on this device, given `rows`, a value of `KINDS`: rows by type of device."""
-    return rows.get(device.type, default_block(device))
+    usual = default_block(device)
+    return Blocks(usual, {kind: rows.get(device.type, usual) for kind, rows in KINDS.items()})
 
 
 def named_loss(name: str) -> LossFunction:
@@ -130,7 +126,8 @@ class Oracle:
     """A wrapper that calls a classifier on any number of rows, `block` rows at a time; the last block is padded.
 
     It is padded to the smallest of `sizes` that holds its rows, or else to `block`. `sizes` are numbers of rows below
-    `block` at which every row gets the same response, bit for bit (`brinell.engine.exact_sizes`).
+    `block` at which every row gets the same response, bit for bit (`brinell.engine.exact_sizes`). `blocks` are the rows
+    of a call by kind (None: the device's).
     Attacks use `query`, in the given `precision`. Verification uses `output`, always in float32.
     """
 
@@ -142,10 +139,15 @@ class Oracle:
     precision: str = FLOAT32
     sizes: tuple[int, ...] = ()
     calls: Calls = field(default_factory=Calls)
+    blocks: Blocks | None = None
     _exact: "Oracle | None" = field(default=None, init=False, repr=False)
     _finer: "Oracle | None" = field(default=None, init=False, repr=False)
     _sized: "dict[int, Oracle]" = field(default_factory=dict, init=False, repr=False)
     compiled = False
+
+    @property
+    def _blocks(self) -> Blocks:
+        return default_blocks(self.classifier.device) if self.blocks is None else self.blocks
 
     @property
     def slack(self) -> float:
@@ -207,16 +209,16 @@ class Oracle:
 
     def exact(self) -> "Oracle":
         """Return an oracle of the same classifier in float32 with small blocks; later calls return the same oracle."""
-        block = min(self.block, block_for(RETRY_BLOCK, self.classifier.device))
+        block = min(self.block, self._blocks.of("again"))
         if self._exact is None or self._exact.block != block:
-            self._exact = Oracle(self.classifier, block, self.listener, self.shrunk, self.notes, calls=self.calls)
+            shared = self.listener, self.shrunk, self.notes
+            self._exact = Oracle(self.classifier, block, *shared, calls=self.calls, blocks=self.blocks)
         return self._exact
 
-    def sized(self, rows: dict[str, int]) -> "Oracle":
-        """Return the oracle with the block size of `rows`, a value of `KINDS`; never larger after memory ran out."""
-        device = self.classifier.device
-        block = block_for(rows, device)
-        if block == self.block or (block > self.block and self.block < default_block(device)):
+    def sized(self, kind: str) -> "Oracle":
+        """Return the oracle with the block size of a kind of calls (`KINDS`); never larger after memory ran out."""
+        block = self._blocks.of(kind)
+        if block == self.block or (block > self.block and self.block < self._blocks.usual):
             return self
         if block not in self._sized:
             self._sized[block] = self.with_block(block)
@@ -245,6 +247,10 @@ class Oracle:
         whole, rest = divmod(n, self.block)
         last = next((size for size in self.sizes if size >= rest), self.block) if rest else 0
         return whole * self.block + last
+
+    def graph_key(self, x: Tensor) -> Hashable:
+        """Return what tells captured calls of this oracle on inputs like x from those of others."""
+        return id(self.classifier), self.block, self.precision, self.compiled
 
     def _block_of(self, id: Ids, k: int) -> Ids:
         return None if id is None else id[k * self.block : (k + 1) * self.block]

@@ -19,7 +19,7 @@ PRECISIONS = (FLOAT32, "tf32", "bfloat16")
 # outcome of a sample must not depend on other samples.
 SLACK = {FLOAT32: 0.0, "tf32": 2.0**-10, "bfloat16": 2.0**-7}
 AUTO = "auto"
-"""The fastest precision that breaks no fewer samples in a pilot, a trial on a few samples before the evaluation."""
+"""float32 on a CPU; on a GPU the precision with which the evaluation ends soonest (`brinell.cost.settings`)."""
 
 
 def candidates(device: torch.device) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class SurrogateOracle(Oracle):
             judge.notes,
             judge.precision,
             calls=judge.calls,
+            blocks=judge.blocks,
             judge=judge,
         )
 

@@ -18,7 +18,7 @@ from brinell.core.plan import Plan, Stages
 from brinell.core.threat import Threat
 from brinell.engine.cuda.graphs import GraphCache
 from brinell.engine.events import Listener, silent
-from brinell.engine.oracle import Oracle, default_block, other_blocks
+from brinell.engine.oracle import Oracle, default_blocks
 from brinell.engine.slots import Slots
 from brinell.errors import InputError
 from brinell.evaluation.rows import Clean, clean
@@ -94,6 +94,8 @@ class PreparedEvaluation:
     """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
     """The model's fingerprint if it was computed already (that reads all weights), else None."""
+    open_settings: tuple[str, ...] = ()
+    """The fields of the identity that were chosen here, not by the user: another Run may have others."""
     name: str | None = None
     """A name for the model instead of its own."""
     first_hashes: dict[int, str] | None = None
@@ -175,7 +177,6 @@ class PreparedEvaluation:
             "data": {"fingerprint": self.problem.fingerprint(), "n": len(self.problem), "name": self.problem.name},
             "seed": self.context.seed,
             "precision": self.context.precision,
-            "block": default_block(self.device),
-            **({"other_blocks": others} if (others := other_blocks(self.device)) else {}),
+            **(self.oracle.blocks or default_blocks(self.device)).to_json(),
             **({"execution": "compile"} if self.oracle.compiled else {}),
         }

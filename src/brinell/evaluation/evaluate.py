@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,9 @@ from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.cost.estimate import announce_cost
+from brinell.cost.settings import GpuSettings
 from brinell.engine import precision as precisions
+from brinell.engine.cuda.kept import kept_for_process
 from brinell.engine.events import Listener, Note
 from brinell.environment import environment, moved
 from brinell.errors import BrinellError, InputError, ModelError, RunError
@@ -30,7 +31,7 @@ from brinell.evaluation import coerce
 from brinell.evaluation.audit import needed_reach
 from brinell.evaluation.backend import IN_PROCESS, AttackJob, Backend, Executor, require_backend
 from brinell.evaluation.context import PreparedEvaluation
-from brinell.evaluation.prepare import prepare, stored_precision
+from brinell.evaluation.prepare import prepare, stored_settings, with_chosen
 from brinell.evaluation.progress import show_progress, watched
 from brinell.evaluation.rows import require_same_answers
 from brinell.finding import Finding
@@ -50,7 +51,7 @@ NO_IMAGES = "Adversarials were verified but not stored, as requested: this Run c
 def evaluate(
     classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike = "autoattack",
     *, out: str | os.PathLike[str] | None = None, resume: bool = False, seed: int = 0, slots: int | None = None,
-    precision: str = "float32", execution: str | Execution = "auto", device: torch.device | str | None = None,
+    precision: str = "auto", execution: str | Execution = "auto", device: torch.device | str | None = None,
     progress: bool | Listener | None = None, expected_clean_accuracy: float | None = None, individual: bool = False,
     audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None,
     rank_by: RankingLike = None, rank_eps: float | str | None = None, targets: int | None = None,
@@ -104,18 +105,19 @@ def evaluate(
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(
             model, data, coerce.as_threat(threat), chosen,
-            replace(how, precision=stored_precision(how.precision, stored)), listener, expected=expected_clean_accuracy,
-            individual=individual, device=launch.device, adaptive=adaptive,
+            stored_settings(how, stored), listener, expected=expected_clean_accuracy, individual=individual,
+            device=launch.device, adaptive=adaptive,
         )  # fmt: skip
         prepared.name = name
         begun = time.perf_counter()
-        with launch.open(prepared.context, prepared.plan) as executor:
-            folder, resume = _folder(prepared, out, resume)
+        folder, resume = _folder(prepared, out, resume)
+        prepared = _as_stored(prepared, folder) if resume else prepared
+        with _kept(prepared), launch.open(prepared.context, prepared.plan) as executor:
             if progress in (None, True) and launch.device is None:
                 announce_cost(prepared, folder if resume else None, escalate)
             with _writer(prepared, folder, resume, images) as writer, _resumable(prepared, folder, listener):
                 prepared.release_first()
-                kept = _kept(prepared.context.seed, Run.open(folder))
+                kept = _stored_adversarials(prepared.context.seed, Run.open(folder))
                 _attack(prepared, writer, executor, kept, escalate)
                 _finish(prepared, writer, kept, begun)
     run = Run.open(folder)
@@ -135,16 +137,39 @@ def _folder(s: PreparedEvaluation, out: str | os.PathLike[str] | None, resume: b
     """Return the folder of the Run, and whether to resume: also where the folder holds this evaluation, finished."""
     if out is None:
         return Path(tempfile.mkdtemp(prefix="brinell-")), resume
-    folder = default_folder(s.identity()) if out == AUTO else Path(out)
+    folder = default_folder(s.identity(), given=s.open_settings) if out == AUTO else Path(out)
     if out == AUTO and resume and not (folder / MANIFEST).exists():
         s.context.listener(Note(f"{PARENT} has no Run of this evaluation to resume: it starts in {folder}"))
     if resume or not (folder / MANIFEST).exists():
         return folder, resume
-    stored = holds(folder, s.identity())
+    stored = holds(folder, s.identity(), s.open_settings)
     if stored is None or not stored.finished:
         return folder, False
     s.context.listener(Note(f"{folder} holds this evaluation already, finished: nothing is computed again"))
     return folder, True
+
+
+def _as_stored(s: PreparedEvaluation, folder: Path) -> PreparedEvaluation:
+    """Return the evaluation with the settings of the Run in the folder, where the user left them open."""
+    if not s.open_settings or not (folder / MANIFEST).exists():
+        return s
+    stored = decode(folder)
+    settings = GpuSettings.read(stored.identity.raw)
+    if settings is None or not stored.environment.raw.get("cuda") or not holds(folder, s.identity(), s.open_settings):
+        return s
+    return with_chosen(s, settings)
+
+
+@contextmanager
+def _kept(s: PreparedEvaluation) -> Iterator[None]:
+    """Use what an earlier evaluation of the same model kept in this process, and keep what this one makes."""
+    c, cache = s.oracle.classifier, s.context.graph_cache
+    if cache is None or s.fingerprint is None:
+        yield
+        return
+    gradients = c.differentiable and s.plan.needs_gradients
+    with kept_for_process(s.oracle, cache, s.fingerprint, s.problem.shape(), gradients):
+        yield
 
 
 def _tests(test: bool | None) -> list[Examination]:
@@ -224,7 +249,7 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
     return writer
 
 
-def _kept(seed: int, run: Run) -> Kept:
+def _stored_adversarials(seed: int, run: Run) -> Kept:
     """Return the adversarials for the checks after the attacks: those of a resumed Run that are stored already."""
     kept = Kept(seed)
     if run.images and run.shards.names:

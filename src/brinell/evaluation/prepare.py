@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,18 +14,29 @@ from brinell.checks.differences import check_differences
 from brinell.checks.gradients import run_gradient_checks
 from brinell.core.criterion import Evades, Misclassified
 from brinell.core.dataset import Chunk, Problem
-from brinell.core.execution import Execution
+from brinell.core.execution import Blocks, Execution
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
-from brinell.cost.precision import choose_precision
+from brinell.cost.model_cost import ModelCost, model_cost
+from brinell.cost.precision import PrecisionChoice, try_precisions
+from brinell.cost.settings import (
+    MICRO_BATCHES,
+    TF32,
+    Device,
+    GpuSettings,
+    Workload,
+    choose_blocks,
+    choose_settings,
+    kernels_of,
+)
 from brinell.engine import precision as precisions
 from brinell.engine.accelerate import accelerated, resolve_execution
-from brinell.engine.cuda.autotune import micro_batches_for
+from brinell.engine.cuda.compile import known_kernels
 from brinell.engine.cuda.graphs import GraphCache
-from brinell.engine.events import Listener, Note, silent
+from brinell.engine.events import Listener, Note, Phase, silent
 from brinell.engine.exact_sizes import exact_sizes
-from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.oracle import Oracle, default_block, default_blocks
 from brinell.errors import InputError, ModelError
 from brinell.evaluation.adaptive import adapt_to_masking
 from brinell.evaluation.context import PreparedEvaluation, StageContext, chunk_size
@@ -32,21 +44,36 @@ from brinell.evaluation.plan import adapt, require_suitable
 from brinell.evaluation.rows import clean
 from brinell.finding import Finding
 from brinell.results import Proportion, wilson
-from brinell.results.format.manifest import MANIFEST, decode
+from brinell.results.format.manifest import MANIFEST, Environment, Identity, decode
 
-# Default number of blocks in the slots: enough to amortise the engine's own work.
-BLOCKS = {"cpu": 4}
+# Default number of blocks in the slots: enough to amortise the engine's own work, and for several calls at a time.
+BLOCKS = {"cpu": 4, "cuda": MICRO_BATCHES}
+# Shorter attacks are not captured: a capture takes some twenty iterations for each of several micro-batches.
+LEAST_ITERATIONS = 50
+AUTO_MODE = "auto"
 # With fewer queries per sample, calls with fewer rows save less than it costs to find them.
 WORTHWHILE = 10
 # The expected clean accuracy must lie in this confidence interval of the measured one.
 EXPECTED_CONFIDENCE = 0.999
 
 
-def stored_precision(precision: str, folder: Path | None) -> str:
-    """Return `precision`; if it is "auto" and `folder` has a Run to resume, the precision of this Run."""
-    if precision != precisions.AUTO or folder is None or not (folder / MANIFEST).exists():
-        return precision
-    return decode(folder).identity.precision or precisions.FLOAT32
+def stored_settings(how: Execution, folder: Path | None) -> Execution:
+    """Return the options; what they leave open is taken from the Run to resume in `folder`, if there is one."""
+    if folder is None or not (folder / MANIFEST).exists():
+        return how
+    stored = decode(folder)
+    return with_settings(how, stored.identity, stored.environment)
+
+
+def with_settings(how: Execution, identity: Identity, environment: Environment) -> Execution:
+    """Return the options; what they leave open is taken from a stored Run."""
+    if how.precision == precisions.AUTO:
+        how = replace(how, precision=identity.precision or precisions.FLOAT32)
+    settings = GpuSettings.read(identity.raw)
+    if settings is None or not environment.raw.get("cuda"):
+        return how
+    mode = {True: "compile", False: "graph"}[settings.compiled] if how.mode == AUTO_MODE else how.mode
+    return replace(how, mode=mode, blocks=how.blocks or settings.blocks)
 
 
 def prepare(
@@ -61,12 +88,16 @@ def prepare(
     what the model needs (`brinell.evaluation.adaptive`). `checked` says that the same model and plan have passed the
     checks already, which are then left out.
     """
-    device, precision = classifier.device if device is None else device, execution.precision
-    mode = _execution_mode(classifier, device, execution)
+    device = classifier.device if device is None else device
+    mode = _execution_mode(device, execution)
     threat.check(problem.shape(), len(problem))
     train_mode = model_checks.check_train_mode(classifier)
-    first_precision = precisions.FLOAT32 if precision == precisions.AUTO else precision
-    oracle = accelerated(Oracle(classifier, default_block(device), listener, precision=first_precision), device)
+    cost, blocks = _blocks(classifier, problem, device, execution)
+    settled = _settled(execution, device, blocks)
+    first_precision = precisions.FLOAT32 if settled is None else settled.precision
+    usual = default_block(device) if blocks is None else blocks.usual
+    oracle = accelerated(Oracle(classifier, usual, listener, precision=first_precision, blocks=blocks), device)
+    listener(Phase("checking the model"))
     first, answer, pace = _first_output(oracle, problem)
     more = adapt_to_masking(oracle, plan, threat, first, answer.logits) if adaptive else None
     fitted, adapted = _fitted(plan if more is None else more.plan, threat, problem, first, answer.logits.shape[1])
@@ -80,46 +111,106 @@ def prepare(
     notes = [*problem.notes, *model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:
         listener(Note(note))
-    # Compile only now: the few queries of the checks would take longer to compile than to run.
-    oracle = accelerated(oracle, device, fuse=mode == "compile")
+    # Workers on other devices capture for themselves.
     capturable = _capturable(mode, device, checks, fitted)
-    # Workers on other devices capture and measure for themselves.
-    graph_cache = GraphCache(listener) if capturable and classifier.device.type == "cuda" else None
-    fingerprint = classifier.fingerprint if graph_cache is not None and execution.slots is None else None
+    here = capturable and classifier.device.type == "cuda"
     context = StageContext(
         oracle,
         threat,
         execution.seed,
-        _slots(execution.slots, oracle, device, problem.shape(), fingerprint),
+        oracle.block * BLOCKS.get(device.type, 1) if execution.slots is None else execution.slots,
         oracle.precision,
         # Without a radius an attack never ends early.
         early_exit and not threat.unlimited,
         criterion=Misclassified() if answer.reject is None else Evades(),
         listener=listener,
         draws=fitted.draws,
-        graph_cache=graph_cache,
+        graph_cache=GraphCache(listener, least=LEAST_ITERATIONS) if here else None,
         capturable=capturable,
         shape=problem.shape() if execution.slots is None else None,
     )
     alone = individual or threat.unlimited
     prepared = PreparedEvaluation(
-        context, fitted, problem, first, answer, checks, notes, device, alone, pace, fingerprint=fingerprint
-    )
+        context, fitted, problem, first, answer, checks, notes, device, alone, pace,
+        fingerprint=classifier.fingerprint if here else None, open_settings=_open_settings(execution, device),
+    )  # fmt: skip
     _check_expected(prepared, expected)
-    return _with_best_precision(prepared) if precision == precisions.AUTO else prepared
+    if settled is None:
+        settled = _chosen(prepared, execution, cost, oracle.blocks or default_blocks(device))
+    listener(Phase(""))
+    return with_chosen(prepared, settled)
 
 
-def _execution_mode(classifier: Classifier, device: torch.device, execution: Execution) -> str:
-    """Return the execution mode; refuse an unknown precision, and "auto" if model and workers differ in device type."""
+def _blocks(
+    classifier: Classifier, problem: Problem, device: torch.device, execution: Execution
+) -> tuple[ModelCost, Blocks | None]:
+    """Return the cost of the model, which only a choice needs, and the rows per call; None: the usual ones."""
+    open_to_choice = device.type == "cuda" == classifier.device.type
+    chooses = execution.blocks is None or AUTO_MODE in (execution.mode, execution.precision)
+    cost = model_cost(classifier, problem.shape()) if open_to_choice and chooses else ModelCost()
+    if execution.blocks is not None or not open_to_choice:
+        return cost, execution.blocks
+    return cost, choose_blocks(len(problem), cost, Device.of(device).memory)
+
+
+def _settled(execution: Execution, device: torch.device, blocks: Blocks | None) -> GpuSettings | None:
+    """Return the settings where nothing is left to choose: always on a CPU, whose "auto" is float32 and uncompiled."""
+    if device.type == "cuda" and AUTO_MODE in (execution.mode, execution.precision):
+        return None
+    precision = precisions.FLOAT32 if execution.precision == precisions.AUTO else execution.precision
+    return GpuSettings(precision, execution.mode == "compile", blocks or default_blocks(device))
+
+
+def _open_settings(execution: Execution, device: torch.device) -> tuple[str, ...]:
+    """Return the fields of the identity that the options leave open."""
+    if device.type != "cuda":
+        return ()
+    opened = {"precision": execution.precision, "execution": execution.mode}
+    fields = tuple(name for name, value in opened.items() if value == AUTO_MODE)
+    return (*fields, "block", "other_blocks") if execution.blocks is None else fields
+
+
+def _chosen(s: PreparedEvaluation, execution: Execution, cost: ModelCost, blocks: Blocks) -> GpuSettings:
+    """Return the settings that end soonest on a GPU. Workers on other devices use TF32, uncompiled."""
+    c = s.oracle.classifier
+    if c.device.type != "cuda":
+        precision = TF32 if execution.precision == precisions.AUTO else execution.precision
+        return GpuSettings(precision, execution.mode == "compile", blocks)
+    shape, known = s.problem.shape(), known_kernels()
+    # A randomised model is compiled only on request.
+    mode = execution.mode if s.context.capturable or execution.mode != AUTO_MODE else "eager"
+    work = Workload(len(s.problem), s.stages, s.context.threat, cost, Device.of(c.device), kernels_of(c, shape), known)
+    return choose_settings(work, blocks, execution.precision, mode, partial(_try, s))
+
+
+def _try(s: PreparedEvaluation, seconds: float) -> PrecisionChoice:
+    s.context.listener(Phase("trying lower precision"))
+    return try_precisions(s.context, s.stages, s.first_clean(), seconds)
+
+
+def with_chosen(s: PreparedEvaluation, settings: GpuSettings) -> PreparedEvaluation:
+    """Return the evaluation with these settings. It is compiled only now: the few queries of the checks were not."""
+    was = s.oracle
+    oracle = replace(was, precision=settings.precision)
+    if s.device.type == "cuda":
+        blocks = settings.blocks
+        block = was.block if was.shrunk else blocks.usual
+        oracle = replace(oracle, blocks=blocks, block=block)
+    oracle = accelerated(oracle, s.device, fuse=settings.compiled)
+    measured = s.context.shape is not None
+    slots = oracle.block * BLOCKS.get(s.device.type, 1) if measured else s.context.slots
+    context = replace(s.context, oracle=oracle, precision=settings.precision, slots=slots)
+    notes = [*s.notes, settings.why] if settings.why else s.notes
+    if settings.why:
+        s.context.listener(Note(settings.why))
+    choice = None if settings.trial is None else settings.trial.to_json()
+    return replace(s, context=context, notes=notes, precision_choice=choice)
+
+
+def _execution_mode(device: torch.device, execution: Execution) -> str:
+    """Return the execution mode; refuse an unknown precision or mode."""
     precisions.check(execution.precision)
-    mode = resolve_execution(execution.mode, device)
-    if execution.precision == precisions.AUTO and device.type != classifier.device.type:
-        raise InputError(
-            expected="a fixed precision for the workers",
-            got=f"auto, which cannot be measured for {device.type} while the model is on {classifier.device}",
-            remedy=f'Pass precision="float32" (or "tf32", "bfloat16"), or move the model: net.to("{device.type}").',
-        )
-    return mode
+    return resolve_execution(execution.mode, device)
 
 
 def _first_output(oracle: Oracle, problem: Problem) -> tuple[Chunk, Output, float]:
@@ -186,16 +277,6 @@ def _capturable(execution: str, device: torch.device, checks: list[Finding], pla
     return execution != "eager" and device.type == "cuda" and steady
 
 
-def _slots(
-    slots: int | None, oracle: Oracle, device: torch.device, shape: tuple[int, ...], fingerprint: str | None
-) -> int:
-    """Return `slots`; if None, a number measured for this model, or the default if `fingerprint` is None."""
-    if slots is None:
-        lanes = BLOCKS.get(device.type, 1) if fingerprint is None else micro_batches_for(oracle, shape, fingerprint)
-        return oracle.block * lanes
-    return slots
-
-
 def _expected_noise(check: Finding) -> Finding:
     """Return the check `randomised` for a plan for randomised models: "ok" if the model is randomised, else "info"."""
     if check.level == "ok":
@@ -218,10 +299,3 @@ def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
             got=f"{Proportion(good, n)}",
             remedy="Check normalisation, channel order, resizing and label order before attacking.",
         )
-
-
-def _with_best_precision(s: PreparedEvaluation) -> PreparedEvaluation:
-    choice = choose_precision(s.context, s.stages, s.first_clean())
-    s.context.listener(Note(str(choice)))
-    context = replace(s.context, oracle=replace(s.oracle, precision=choice.precision), precision=choice.precision)
-    return replace(s, context=context, notes=[*s.notes, str(choice)], precision_choice=choice.to_json())

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from brinell.engine.calls import Calls
-from brinell.engine.events import Event, Listener, Note, Progress, Shrunk, StageStarted, silent
+from brinell.engine.events import Event, Listener, Note, Phase, Progress, Shrunk, StageStarted, silent
 
 # Seconds between two lines of progress.
 EVERY = 10.0
@@ -52,6 +52,7 @@ class ProgressBar:
         )  # fmt: skip
         self.estimate, self.task = RemainingTime(), TaskID(0)
         self.tasks: dict[str, TaskID] = {}
+        self.start_up: TaskID | None = None
 
     def _show(self, event: StageStarted) -> None:
         """Show the bar of a stage that begins; reset it if the stage began before, on an earlier chunk of samples."""
@@ -61,6 +62,12 @@ class ProgressBar:
             self.tasks[event.stage] = self.bar.add_task(event.stage, total=event.samples, broken=0, left="")
         self.task = self.tasks[event.stage]
 
+    def _phase(self, text: str) -> None:
+        """Show what start-up does, in a line without a bar below the stages; none if the text is empty."""
+        if self.start_up is None:
+            self.start_up = self.bar.add_task(text, total=None, broken=0, left="")
+        self.bar.update(self.start_up, description=text, left="", visible=bool(text))
+
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self.estimate.start(event.samples)
@@ -68,6 +75,8 @@ class ProgressBar:
         elif isinstance(event, Progress):
             left = self.estimate.remaining(event) if event.finished < self.estimate.samples else ""
             self.bar.update(self.task, completed=event.finished, broken=event.broken, left=left)
+        elif isinstance(event, Phase):
+            self._phase(event.text)
         else:
             self.bar.console.print(_sentence(event), highlight=False, markup=False)
 
@@ -92,7 +101,7 @@ class ProgressLines:
                 self.last = time.perf_counter()
                 left, total = "done" if over else self.estimate.remaining(event), self.estimate.samples
                 self._print(f"{event.stage}: {event.finished}/{total} finished, {event.broken} broken, {left}")
-        else:
+        elif not isinstance(event, Phase):
             self._print(_sentence(event))
 
 

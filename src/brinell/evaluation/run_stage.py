@@ -17,10 +17,9 @@ from brinell.core.surrogate import Surrogate
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.accelerate import scheduler_for
 from brinell.engine.best_so_far import Best
-from brinell.engine.cuda.autotune import MOST
 from brinell.engine.events import Progress, StageStarted
 from brinell.engine.loop import Engine
-from brinell.engine.oracle import ATTEMPTS_BLOCK, EARLY_BLOCK, RESTARTS_BLOCK, Oracle
+from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.slots import Samples
 from brinell.engine.surrogate_oracle import SurrogateOracle
@@ -34,6 +33,8 @@ from brinell.ops.rowwise import concat, put, take
 
 # Finished samples are yielded when there are this many, or when this much time has passed.
 BATCH, SECONDS = 1024, 5.0
+# The most blocks of slots with captured steps, where the user gave no number of slots.
+MOST = 8
 
 
 def _samples(context: StageContext, stage: Stage, c: Clean, at: Tensor, start: Tensor | None) -> Samples:
@@ -127,8 +128,8 @@ def stage_oracle(context: StageContext, stage: Stage) -> Oracle:
     if stage.via is not None:
         return _surrogate_oracle(oracle, stage.via)
     if stage.attack.abandons_early:
-        return oracle.sized(RESTARTS_BLOCK if stage.attack.parallel_restarts else EARLY_BLOCK)
-    return oracle.sized(ATTEMPTS_BLOCK) if len(stage.attempts()) > 1 else oracle
+        return oracle.sized("branches" if stage.attack.parallel_restarts else "few")
+    return oracle.sized("legs") if len(stage.attempts()) > 1 else oracle
 
 
 def _surrogate_oracle(oracle: Oracle, via: Surrogate) -> SurrogateOracle:

@@ -9,7 +9,7 @@ from brinell.core.attack import Batch
 from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
 from brinell.engine.best_so_far import Best
-from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
+from brinell.engine.oracle import Oracle
 from brinell.ops.rowwise import put, rows, take
 
 LEVELS = 255
@@ -45,7 +45,7 @@ def verify_points(
     For a randomised model (`draws` above 1) a point must fool more than half of `draws` passes, and then more than half
     of another `draws` passes, so that luck in the first passes does not decide.
     """
-    oracle = oracle.sized(CLAIMS_BLOCK)
+    oracle = oracle.sized("claims")
 
     def passes() -> tuple[Tensor, Tensor]:
         outputs = [oracle.output(x, id) for _ in range(draws)]

@@ -10,8 +10,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def table(function: F) -> F:
     """Decorate a function of numbers and a device so that its tensors are cached. Nobody may write to these tensors.
 
-    A compiled attack step treats a cached tensor as a constant; otherwise it would rebuild the tensor from Python
-    numbers at every call. Call the step once before compiling it, so that the cache is filled.
+    A captured attack step reads a cached tensor; to build one from Python numbers, it would wait for the host. Call the
+    step once before capturing it, so that the cache is filled.
 
     >>> import torch
     >>> @table

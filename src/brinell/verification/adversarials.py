@@ -14,7 +14,7 @@ from brinell.core.criterion import CRITERIA, Criterion
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.model import Classifier
 from brinell.core.threat import Ball, Threat
-from brinell.engine.oracle import CLAIMS_BLOCK, Oracle
+from brinell.engine.oracle import Oracle
 from brinell.errors import RunError
 from brinell.evaluation.context import chunk_size
 from brinell.results import Run, counted, row_queries
@@ -98,7 +98,7 @@ def first_defects(
     ball: Ball, criterion: Criterion, oracle: Oracle, x0: Tensor, x: Tensor, y: Tensor, t: Tensor, draws: int
 ) -> list[str]:
     """Return for every point of `x` the first reason why it is no valid adversarial of `x0`; "" if it is valid."""
-    oracle = oracle.sized(CLAIMS_BLOCK)  # the batch size of the first verification
+    oracle = oracle.sized("claims")  # the batch size of the first verification
     fooled = torch.stack([criterion.reached(oracle.output(x), y, t) for _ in range(draws)], 1)
     tests = [
         (~x.flatten(1).isfinite().all(1), "not finite"),

@@ -19,7 +19,7 @@ from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32, candidates
 from brinell.errors import ModelError, PlanError, error_text
 from brinell.evaluation.evaluate import evaluate
-from brinell.evaluation.prepare import prepare
+from brinell.evaluation.prepare import prepare, with_settings
 from brinell.evaluation.rows import NON_FINITE
 from brinell.finding import Finding
 from brinell.reliability.attach import UNSUITED, small_test
@@ -204,8 +204,7 @@ def _evaluated(
                     threat.subset(index),
                     chosen,
                     out=folder / name,
-                    seed=run.identity.seed or 0,
-                    precision=_precision(run, model),
+                    execution=_execution(run, model),
                     individual=run.identity.individual,
                     progress=progress,
                 )
@@ -233,6 +232,12 @@ def _precision(run: Run, model: Classifier) -> str:
     return stored if stored in candidates(model.device) else FLOAT32
 
 
+def _execution(run: Run, model: Classifier) -> Execution:
+    """Return the settings of the Run, as far as the device has them."""
+    how = Execution(seed=run.identity.seed or 0, precision=_precision(run, model))
+    return with_settings(how, run.identity, run.environment) if model.device.type == "cuda" else how
+
+
 def _subset(data: Problem, ids: Collection[int]) -> tuple[Problem, torch.Tensor]:
     """Return the samples `ids` in the order of the data, and their positions in the data."""
     wanted, order, index = set(ids), list[int](), list[int]()
@@ -252,8 +257,8 @@ def _worse_checks(run: Run, model: Classifier, data: Problem, threat: Threat, pl
     samples = set(row_queries.samples(run.numbers()).tolist())
     first = [i for chunk in data.chunks(FIRST) for i in chunk.ids.tolist() if i in samples][:FIRST]
     problem, index = _subset(data, first)
-    how = Execution(seed=run.identity.seed or 0, precision=_precision(run, model))
-    prepared = prepare(model, problem, threat.subset(index), plan, how, individual=run.identity.individual)
+    how, individual = _execution(run, model), run.identity.individual
+    prepared = prepare(model, problem, threat.subset(index), plan, how, individual=individual)
     objecting = {check.name for check in run.findings if check.level in COMPARED}
     criterion = prepared.context.criterion.name
     if run.identity.criterion != criterion:

@@ -67,7 +67,12 @@ Slots = Annotated[
     int | None,
     typer.Option("--slots", "--batch-size", help="Samples attacked at a time. The number changes speed, not results."),
 ]
-Precision = Annotated[str, typer.Option(help="Precision of the attack: float32, tf32, bfloat16 or auto.")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="Precision of the attack: float32, tf32, bfloat16, or auto (float32 on a CPU; on a GPU what ends soonest)."
+    ),
+]
 Mode = Annotated[str, typer.Option(help="Execution mode: auto, eager, graph (CUDA graphs) or compile.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: the device of the model.")]
 Workers = Annotated[
@@ -139,7 +144,7 @@ class ComputeFlags:
 class ExecutionFlags(ComputeFlags):
     """Options for the seed, the slots, the device, the precision and the execution mode."""
 
-    precision: Precision = "float32"
+    precision: Precision = "auto"
     execution: Mode = "auto"
 
 

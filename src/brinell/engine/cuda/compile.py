@@ -1,29 +1,39 @@
-"""Functions compiled into few kernels. torch.compile is imported only when needed, since it takes long to load."""
+"""The network compiled into few kernels, and what is known of kernels that earlier processes compiled.
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+torch.compile is imported only when needed, since it takes long to load. Only the network is compiled: the attack's own
+arithmetic is a small share of a captured iteration, and compiling it for every attack took most of a minute.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 from torch._functorch import config as functorch_config
 
-from brinell.core.attack import Requires, Response
-from brinell.engine.attack_step import AttackStep
-from brinell.engine.slots import Slots
+from brinell.core.model import Classifier
 from brinell.errors import error_text
+from brinell.paths import home
+from brinell.storage import write_atomic
+from brinell.untrusted import read_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-Update = Callable[[Slots, Response], Slots]
-# Every loss, shape, precision and attack is a version of its own. Beyond the compiler's default limit it would silently
+# Every shape, precision and kind of pass is a version of its own. Beyond the compiler's default limit it would silently
 # run uncompiled.
 VERSIONS = 1024
+# The folder of compiled kernels and the list of what they compute, in Brinell's cache; the compiler's own variable.
+KERNELS, INDEX, VARIABLE = "kernels", "kernels.json", "TORCHINDUCTOR_CACHE_DIR"
 
 
 def fused(function: F) -> F:
     """Return the function compiled for inputs of fixed shapes; compute its gradients inside `repeatable()`."""
+    keep_kernels()
     compiled: Any = torch.compile(function, dynamic=False)
 
     def run(*inputs: Any) -> Any:
@@ -34,6 +44,41 @@ def fused(function: F) -> F:
             return compiled(*inputs)
 
     return cast(F, run)
+
+
+def keep_kernels() -> None:
+    """Let the compiler keep its kernels in Brinell's cache, for later processes, unless the user chose a folder."""
+    folder = home() / KERNELS
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ.setdefault(VARIABLE, str(folder))
+
+
+def kernel_name(classifier: Classifier, shape: tuple[int, ...], precision: str, rows: int) -> str:
+    """Return the name of a compiled network: a hash of its structure, the shape of a call, versions and the device."""
+    there = torch.cuda.get_device_name(classifier.device) if classifier.device.type == "cuda" else "cpu"
+    facts = (repr(classifier.torch_module), shape, precision, rows, torch.__version__, there)
+    return hashlib.sha256("|".join(map(str, facts)).encode()).hexdigest()[:32]
+
+
+def known_kernels() -> Mapping[str, Any]:
+    """Return the seconds that each compiled network took, by name; empty if the kernels are in another folder."""
+    if os.environ.get(VARIABLE, str(home() / KERNELS)) != str(home() / KERNELS) or not (home() / KERNELS).is_dir():
+        return {}
+    try:
+        stored = read_json(home() / INDEX)
+    except (OSError, ValueError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def remember_kernels(name: str, seconds: float, file: Path | None = None) -> None:
+    """Note that the kernels of this network are compiled; where the cache cannot be written, do nothing."""
+    with suppress(OSError):
+        file = home() / INDEX if file is None else file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps({**known_kernels(), name: round(seconds, 3)}, indent=1).encode())
 
 
 @dataclass
@@ -74,18 +119,3 @@ def repeatable() -> AbstractContextManager[Any]:
     functions: Any = functorch_config
     context: AbstractContextManager[Any] = functions.patch(donated_buffer=False)
     return context
-
-
-@dataclass(frozen=True)
-class CompiledStep(AttackStep):
-    """An attack step whose update after the response is compiled."""
-
-    _updates: dict[Requires, tuple[Update, Refusals]] = field(default_factory=dict, compare=False, repr=False)
-
-    def update(self, slots: Slots, response: Response, requires: Requires) -> Slots:
-        plain = partial(super().update, slots, response, requires)
-        if requires not in self._updates:
-            plain()  # fills the device caches that the compiled function reads
-            self._updates[requires] = fused(partial(super().update, requires=requires)), Refusals(self.oracle.note)
-        compiled, refusals = self._updates[requires]
-        return refusals.attempt(None, partial(compiled, slots, response), plain)

@@ -6,18 +6,32 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
-from brinell.engine.events import Listener, Note, silent
+from brinell.core.attack import AnyAttack
+from brinell.core.criterion import Criterion
+from brinell.engine.events import Listener, Note, Phase, silent
 from brinell.engine.slots import Begin, Entry, MicroBatch, Slots
 from brinell.errors import first_line
+from brinell.ops.norms import Norm
 from brinell.ops.rowwise import clone, overwrite, overwrite_rows, same, where_rows
 
 T = TypeVar("T")
 Step = Callable[[Slots], Slots]
 """A pure function that returns slots advanced by some iterations."""
+
+
+class StepKey(NamedTuple):
+    """What tells a captured step from others: `oracle` is its `graph_key`, `settings` is all that is plain numbers."""
+
+    oracle: Hashable
+    attack: AnyAttack
+    criterion: Criterion
+    norm: Norm
+    mask: bytes | None
+    settings: Hashable
 
 
 @dataclass(eq=False)
@@ -50,6 +64,14 @@ class DeviceMicroBatch(MicroBatch):
         self.pending = 0
         return super().running()
 
+    def agrees(self, expected: Slots) -> bool:
+        """Return whether the slots are these and the next step gives the bits of an uncaptured one; they stay."""
+        return same(self.slots, expected)
+
+    def forget(self) -> None:
+        """Let go of the functions of the evaluation that made this micro-batch; the next one brings its own."""
+        self.step = self.begin = _forgotten
+
     def write(self, places: list[int], new: Slots) -> None:
         super().write(places, new)
         self._reset_ages(places)
@@ -61,6 +83,10 @@ class DeviceMicroBatch(MicroBatch):
     def _keep(self, places: list[int]) -> None:
         super()._keep(places)
         self.ages = [self.ages[i] for i in places]
+
+
+def _forgotten(*_: object) -> Slots:
+    raise RuntimeError("a kept micro-batch is used without the functions of its evaluation")
 
 
 class _Pause:
@@ -193,6 +219,19 @@ class CapturedMicroBatch(DeviceMicroBatch):
         for i in places:
             self._entered[i] = self._made
 
+    def agrees(self, expected: Slots) -> bool:
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            if not super().agrees(expected):
+                return False
+            before = clone(self.slots)
+            called = clone(self.step(self.slots))
+            self._graph.replay()
+            equal = same(self.slots, called)
+            overwrite(self.slots, before)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return equal
+
     def shrink(self, need: int) -> None:
         """Do nothing: captured memory has a fixed size."""
 
@@ -217,56 +256,81 @@ def memory_short() -> bool:
 class GraphCache:
     """A cache of captured micro-batches for later samples: a capture takes as long as dozens of iterations.
 
-    `make` captures a micro-batch, `short` tests whether memory is short; tests replace both. After the first failed
-    capture (`failed`), steps run uncaptured. `seconds` is the time spent on captures, compiling included;
-    `unneeded_forwards` counts the forward passes of attempts that began before an earlier attempt succeeded.
+    `make` captures a micro-batch, `short` tests whether memory is short; tests replace both. Attacks of fewer than
+    `least` iterations run uncaptured. After the first failed capture (`failed`), steps run uncaptured. `seconds` is the
+    time spent on captures, compiling included; `unneeded_forwards` counts the forward passes of attempts that began
+    before an earlier attempt succeeded. `idle` holds micro-batches that wait for samples.
     """
 
     listener: Listener = silent
     make: Callable[[Entry, list[bool], Begin, Step, int], DeviceMicroBatch] = CapturedMicroBatch
     short: Callable[[], bool] = memory_short
     idle: dict[Hashable, list[DeviceMicroBatch]] = field(default_factory=dict)
-    steps: dict[Hashable, Step] = field(default_factory=dict)
+    least: int = 0
     failed: bool = False
     seconds: float = 0.0
     unneeded_forwards: int = 0
 
-    def step(self, key: Hashable, build: Callable[[], Step]) -> Step:
-        """Return the cached step for this key; if there is none, `build` it. So nothing is compiled twice."""
-        if key not in self.steps:
-            begun = time.perf_counter()
-            self.steps[key] = build()
-            self.seconds += time.perf_counter() - begun
-        return self.steps[key]
+    def __post_init__(self) -> None:
+        self._tested: set[Hashable] = set()
+        self._earlier: set[int] = set()
+
+    def adopt(self, idle: dict[Hashable, list[DeviceMicroBatch]]) -> None:
+        """Use these idle micro-batches of an earlier evaluation, after a test, and leave those of this one there."""
+        self.idle, self._earlier = idle, {id(m) for others in idle.values() for m in others}
+
+    def pays(self, iterations: int) -> bool:
+        """Return whether an attack of this many iterations is worth a capture."""
+        return iterations >= self.least
 
     def micro_batch(
         self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step, repeats: int = 1
     ) -> DeviceMicroBatch:
         """Return a micro-batch that holds the samples of `entry`: a cached one with this key, or else a new one."""
+        begun = time.perf_counter()
+        try:
+            reused = self._reused(key, entry, busy, begin, step)
+            return self._new(key, entry, busy, begin, step, repeats) if reused is None else reused
+        finally:
+            self.seconds += time.perf_counter() - begun
+            self.listener(Phase(""))
+
+    def _reused(
+        self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step
+    ) -> DeviceMicroBatch | None:
         spare = self.idle.get(key, [])
-        if spare:
+        while spare:
             reused = spare.pop()
             while reused.pending:  # the host has not seen what it did last
                 reused.running()
-            reused.busy = busy
+            reused.busy, reused.begin, reused.step = busy, begin, step
             reused.enter(list(range(len(busy))), entry)
-            return reused
+            earlier = id(reused) in self._earlier
+            self._earlier.discard(id(reused))
+            if not earlier or reused.agrees(begin(entry)):
+                return reused
+        return None
+
+    def _new(
+        self, key: Hashable, entry: Entry, busy: list[bool], begin: Begin, step: Step, repeats: int
+    ) -> DeviceMicroBatch:
         if self.failed:
             return DeviceMicroBatch(entry, busy, begin, step)
         # A capture holds a whole block's memory: those of other stages make room where it is short.
         if self.short():
-            self.idle = {key: spare}
-        begun = time.perf_counter()
+            self.idle.clear()
+        self.listener(Phase("capturing the attack as a CUDA graph"))
         try:
-            return self.make(entry, busy, begin, step, repeats)
+            # The first capture of a step is tested over all steps up to a host sync, the others over one step.
+            made = self.make(entry, busy, begin, step, 1 if key in self._tested else repeats)
+            self._tested.add(key)
+            return made
         except RuntimeError as error:
             self.failed, why = True, first_line(error)
             self.listener(
                 Note(f"CUDA graphs cannot capture this attack ({why}). It runs without CUDA graphs, more slowly.")
             )
             return DeviceMicroBatch(entry, busy, begin, step)
-        finally:
-            self.seconds += time.perf_counter() - begun
 
     def release(self, key: Hashable, micro_batch: DeviceMicroBatch) -> None:
         """Cache an idle micro-batch under this key for later samples, if it is reusable."""

@@ -1,16 +1,21 @@
-"""The oracle for accelerators: a fast copy of the model, and kernels fused by torch.compile."""
+"""The oracle for accelerators: a fast copy of the model, and its network compiled by torch.compile."""
 
+import time
+import weakref
+from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from brinell.core.attack import Requires, Response
 from brinell.core.model import Classifier, Output
-from brinell.engine.cuda.compile import Refusals, fused, repeatable
-from brinell.engine.oracle import Ids, LossFunction, Network, Oracle, Pass, forward_backward, named_loss, network_of
+from brinell.engine.cuda.compile import Refusals, fused, kernel_name, remember_kernels, repeatable
+from brinell.engine.events import Phase
+from brinell.engine.oracle import Ids, Network, Oracle, Pass, forward_backward, named_loss, network_of
 from brinell.engine.precision import FLOAT32, lower
 from brinell.ops.losses import LOSSES
 
@@ -18,55 +23,98 @@ from brinell.ops.losses import LOSSES
 TESTED, TRACED = 32, 2
 
 
-@dataclass
-class _Shared:
-    """What all oracles of one model share: the model's fast copy and the compiled functions."""
+class Networks:
+    """The fast copies of one model, by precision, and their compiled networks: all oracles of the model share them.
 
-    copy: Classifier | None = None
-    networks: dict[tuple[str, bool], Network] = field(default_factory=dict)
-    losses: dict[str, LossFunction] = field(default_factory=dict)
+    A copy is None where the model itself is called. `compiled` holds a compiled network by precision, output and
+    whether it reads sample ids; `seen` the kinds of calls that have been compiled.
+    """
+
+    def __init__(self) -> None:
+        self.copies: dict[tuple[str, bool], Classifier | None] = {}
+        self.compiled: dict[Hashable, Network] = {}
+        self.seen: set[Hashable] = set()
+        self._model: weakref.ref[Classifier] | None = None
+
+    def bind(self, classifier: Classifier) -> "Networks":
+        """Say which classifier these networks are copies of."""
+        self._model = weakref.ref(classifier)
+        return self
+
+    def belong_to(self, classifier: Classifier) -> bool:
+        """Return whether these are networks of this classifier, or of none yet."""
+        return self._model is None or self._model() is classifier
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Networks, ()  # a worker makes its own
 
 
 @dataclass(eq=False)
 class AcceleratedOracle(Oracle):
-    """An oracle whose `query` calls a fast copy of the classifier, with fused kernels if `compiled`."""
+    """An oracle whose `query` calls a fast copy of the classifier, compiled if `compiled`."""
 
     compiled: bool = False
-    _shared: _Shared = field(default_factory=_Shared, init=False, repr=False)
+    networks: Networks = field(default_factory=Networks, repr=False)
 
     def __post_init__(self) -> None:
         self._refusals = Refusals(self.note)
 
     def one_pass(self, loss: str, requires: Requires, x: Tensor, id: Ids) -> tuple[Pass, tuple[Tensor, ...]]:
         """Return the function that does one pass on the fast copy; it runs uncompiled if the compiler fails."""
-        shared, of = self._shared, LOSSES[loss].of
+        of, copy = LOSSES[loss].of, self.copy(x)
+        network, ids = network_of(self.classifier if copy is None else copy, id)
         settings = requires, of, self.precision
-        if shared.copy is None:
-            fast = (self.compiled or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
-            shared.copy = self._fast_copy(x) if fast else self.classifier
-        network, ids = network_of(shared.copy, id)
         plain = partial(forward_backward, network, named_loss(loss), *settings)
         if not self.compiled:
             return plain, ids
-        # Apart from the losses, which are many: a network takes long to compile.
-        key = of, bool(ids)
-        if key not in shared.networks:
-            shared.networks[key] = fused(_in_float32(network, of == "features"))
-        if loss not in shared.losses:
-            shared.losses[loss] = fused(named_loss(loss))
-        compiled = partial(forward_backward, shared.networks[key], shared.losses[loss], *settings)
+        # The loss is not compiled: the losses are many, and small beside the network.
+        key = self.precision, of, bool(ids)
+        if key not in self.networks.compiled:
+            self.networks.compiled[key] = fused(_in_float32(network, of == "features"))
+        compiled = partial(forward_backward, self.networks.compiled[key], named_loss(loss), *settings)
 
         def run(*block: Tensor) -> Response:
-            kind = loss, requires, len(block[0])
+            kind = key, requires is Requires.LOGITS, len(block[0])
             with repeatable():
-                return self._refusals.attempt(kind, partial(compiled, *block), partial(plain, *block))
+                return self._refusals.attempt(
+                    kind, partial(self._first, kind, compiled, *block), partial(plain, *block)
+                )
 
         return run, ids
 
-    def with_block(self, block: int) -> Oracle:
-        other = replace(self, block=block)
-        other._shared = self._shared
-        return other
+    def _first(self, kind: Hashable, compiled: Pass, *block: Tensor) -> Response:
+        """Do a compiled pass; the first of its kind compiles, which is announced and remembered."""
+        if kind in self.networks.seen:
+            return compiled(*block)
+        begun, x = time.perf_counter(), block[0]
+        self.listener(Phase(f"compiling the network for calls of {len(x)} rows in {self.precision}"))
+        try:
+            response = compiled(*block)
+        finally:
+            self.listener(Phase(""))
+        self.networks.seen.add(kind)
+        name = kernel_name(self.classifier, tuple(x.shape[1:]), self.precision, len(x))
+        if x.is_cuda:
+            remember_kernels(name, time.perf_counter() - begun)
+        return response
+
+    def copy(self, x: Tensor) -> Classifier | None:
+        """Return the fast copy that queries call; None if they call the classifier itself."""
+        if not self.networks.belong_to(self.classifier):
+            self.networks = Networks()
+        key, copies = (self.precision, self.compiled), self.networks.bind(self.classifier).copies
+        if key not in copies:
+            made = self._fast_copy(x) if self._faster() else self.classifier
+            copies[key] = None if made is self.classifier else made
+        return copies[key]
+
+    def _faster(self) -> bool:
+        """Return whether a copy can be faster than the model: in float32 it computes the same kernels."""
+        return (self.compiled or self.precision != FLOAT32) and self.classifier.device.type == "cuda"
+
+    def graph_key(self, x: Tensor) -> Hashable:
+        owner: Hashable = super().graph_key(x) if self.copy(x) is None else self.networks
+        return owner, self.block, self.precision, self.compiled
 
     def _fast_copy(self, x: Tensor) -> Classifier:
         """Return the fastest copy whose logits are accurate enough, else the classifier itself.

@@ -9,8 +9,7 @@ from torch import Tensor
 from brinell.core.attack import AnyAttack
 from brinell.engine.attack_step import AttackStep
 from brinell.engine.best_so_far import Best
-from brinell.engine.cuda.compile import CompiledStep
-from brinell.engine.cuda.graphs import DeviceMicroBatch, GraphCache, Step
+from brinell.engine.cuda.graphs import DeviceMicroBatch, GraphCache, Step, StepKey
 from brinell.engine.scheduler import Scheduler
 from brinell.engine.slots import Begin
 
@@ -50,19 +49,23 @@ class ConcurrentScheduler(Scheduler):
         e, cache, device, batch = self.engine, self.graph_cache, self.samples.device, self.samples.batch
         self._interval, self._each = sync_interval(e.attack, device), iterations_per_step(e.attack, device)
         count, block, begin = self.slot_count(), e.oracle.block, self.begin()
-        # What determines a step within one evaluation, which has one mask. The block is that of now: it may shrink.
+        # What determines a captured step. The block is that of now: it may shrink.
         shape = (tuple(batch.x.shape[1:]), batch.start is None, batch.id is None, block)
-        key = (e.oracle, e.attack, e.criterion, e.ball.norm, e.early_exit, e.draws, e.refined, shape)
-        self._key = (key, e.attempts)
-        step: Step = self._build_step() if cache is None else cache.step(key, self._build_step)
+        mask = None if e.ball.mask is None else e.ball.mask.cpu().numpy().tobytes()
+        settings = (e.early_exit, e.draws, e.refined, shape, e.attempts)
+        self._key = StepKey(e.oracle.graph_key(batch.x), e.attack, e.criterion, e.ball.norm, mask, settings)
+        step: Step = self._build_step()
         room = -(-count // block) * block
         if cache is None or cache.failed:
             self.add(DeviceMicroBatch(*self.first_entry(count, room), begin, step))
         else:
             # A graph has one shape: that of a model call.
+            each = self._interval // self._each
+            pays = cache.pays(e.attack.usual_queries * len(e.attempts) * -(-len(self.samples) // max(count, 1)))
             for first in range(0, room, block):
                 entry, busy = self.first_entry(min(block, count - first), block)
-                self.add(cache.micro_batch(self._key, entry, busy, begin, step, self._interval // self._each))
+                captured = cache.micro_batch(self._key, entry, busy, begin, step, each) if pays else None
+                self.add(DeviceMicroBatch(entry, busy, begin, step) if captured is None else captured)
         for micro_batch in self.micro_batches:
             self.advance(micro_batch)
 
@@ -88,7 +91,7 @@ class ConcurrentScheduler(Scheduler):
     def _build_step(self) -> Step:
         pattern = self.engine.attack.query_pattern
         chosen = tuple(pattern[k % len(pattern)] for k in range(self._each))
-        return self.engine.attack_step(CompiledStep if self.engine.oracle.compiled else AttackStep, chosen)
+        return self.engine.attack_step(AttackStep, chosen)
 
     def begin(self) -> Begin:
         """Return the function that begins attempts. Cached graphs keep it, so it must not refer to the samples."""

@@ -1,7 +1,7 @@
 """The default folders of Runs: their names, and which of them holds an evaluation."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,13 @@ def default_name(identity: Mapping[str, Any]) -> str:
     return "-".join(_safe(part) for part in (*names, identity["plan"]["name"]))
 
 
-def default_folder(identity: Mapping[str, Any], parent: Path | None = None) -> Path:
-    """Return the default folder of an evaluation: the one that holds it, else the first free one (…, …-2, …-3)."""
+def default_folder(identity: Mapping[str, Any], parent: Path | None = None, given: Collection[str] = ()) -> Path:
+    """Return the default folder of an evaluation: the one that holds it, else the first free one (…, …-2, …-3).
+
+    `given` are as for `holds`.
+    """
     parent = parent or Path(PARENT)
-    found, name = stored_folder(identity, parent), default_name(identity)
+    found, name = stored_folder(identity, parent, given), default_name(identity)
     if found is not None:
         return found
     taken, k = {folder.name for folder in _numbered(parent, name)}, 2
@@ -44,21 +47,27 @@ def default_folder(identity: Mapping[str, Any], parent: Path | None = None) -> P
     return parent / f"{name}-{k}"
 
 
-def stored_folder(identity: Mapping[str, Any], parent: Path) -> Path | None:
+def stored_folder(identity: Mapping[str, Any], parent: Path, given: Collection[str] = ()) -> Path | None:
     """Return the default folder that holds a Run of this very evaluation, the newest if there are several; or None."""
     folders = reversed(_numbered(parent, default_name(identity)))
-    return next((folder for folder in folders if holds(folder, identity) is not None), None)
+    return next((folder for folder in folders if holds(folder, identity, given) is not None), None)
 
 
-def holds(folder: Path, identity: Mapping[str, Any]) -> Manifest | None:
-    """Return the manifest of the Run in a folder if the Run is of this evaluation (names may differ), else None."""
+def holds(folder: Path, identity: Mapping[str, Any], given: Collection[str] = ()) -> Manifest | None:
+    """Return the manifest of the Run in a folder if the Run is of this evaluation (names may differ), else None.
+
+    `given` are fields of the identity that nobody asked for, such as a precision chosen here: they may differ too.
+    """
     if not (folder / MANIFEST).exists():
         return None
     try:
         stored = decode(folder)
     except RunError:
         return None
-    return None if material(differences(stored.identity.raw, identity)) else stored
+    fields = differences(stored.identity.raw, identity)
+    return (
+        None if material({name: pair for name, pair in fields.items() if name.split(".")[0] not in given}) else stored
+    )
 
 
 def _safe(part: str) -> str:
