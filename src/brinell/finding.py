@@ -60,6 +60,15 @@ class Finding:
         return cls(stored["name"], cast(Level, level), message, remedy, stored.get("anchor") or "", **given)
 
 
+def n_samples(count: int, before: str = "", kind: str = "sample") -> str:
+    """Return the number with its noun.
+
+    >>> n_samples(1), f"0 of {n_samples(1, kind='survivor')}", n_samples(2, "correct ")
+    ('1 sample', '0 of 1 survivor', '2 correct samples')
+    """
+    return f"{count:,} {before}{kind}{'' if count == 1 else 's'}"
+
+
 def worst(findings: Iterable[Finding]) -> Level:
     """Return the worst level of all findings, "ok" if there are none.
 

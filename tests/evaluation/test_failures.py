@@ -208,7 +208,7 @@ def test_an_interrupt_names_the_call(problem: Problem, tmp_path: Path, capsys: p
     net.error = KeyboardInterrupt()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         brinell.evaluate(net, problem[:8], EPS, PLAN, out=tmp_path / "run", slots=32)
-    assert "interrupted at call" in capsys.readouterr().err.replace("\n", " ")
+    assert "interrupted in call" in capsys.readouterr().err.replace("\n", " ")
     assert not Run.open(tmp_path / "run").finished
 
 

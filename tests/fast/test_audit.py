@@ -123,11 +123,16 @@ def test_the_numbers_of_an_audit_by_hand() -> None:
         "4 of 10 survivors attacked by the full plan, 0 broken: it would break at most 4 more (20.0 points, 95 %)"
         in str(a)
     )
+    # The interval of 10 of 20 is 20 points wide to each side, that of 1,000 of 2,000 only 2.2.
+    assert str(replace(a, survivors=1_000, n=2_000, rest=996)).endswith(
+        ": too few for a useful bound (at most 526 more, 95 %)"
+    )
 
 
 def test_an_audit_of_nobody_says_nothing() -> None:
     a = Audit(survivors=30, audited=0, found=0, n=50, rest=30, cost=FREE)
     assert (a.missed, a.objects) == (30, False)
+    assert str(a) == "none of 30 survivors drawn at random for the full plan"
     assert Audit(0, 0, 0, 5, 0, FREE).missed == 0
 
 
@@ -283,8 +288,10 @@ def test_texts_have_the_audit_and_its_cost_apart(run: Run) -> None:
     plain = " ".join(str(run).split())
     assert a is not None
     assert str(a) in plain and str(a) in screen
-    assert f"of this the audit {a.cost.forwards} forwards, {a.cost.backwards} backwards" in plain
-    assert f"of which the audit: {a.cost.forwards:,} and {a.cost.backwards:,}" in screen
+    stages = ", ".join(a.attacks)
+    assert f"of this {stages} {a.cost.forwards} forwards, {a.cost.backwards} backwards" in plain
+    assert f"of which {stages}: {a.cost.forwards:,} and {a.cost.backwards:,}" in screen
+    assert plain.count(str(a)) == screen.count(str(a)) == 1
 
 
 # --------------------------------------------------------------------------------------------------------------- plans

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from brinell.results import ROWS, Proportion, Run
+from brinell.results.evidence import in_short
 from brinell.results.format.schema import SOMETIMES
 
 
@@ -95,7 +96,7 @@ def test_the_summary(golden: Run) -> None:
         "\n"
         f"verdict   {golden.verdict}\n"
         "\n"
-        f"evidence  {' '.join(golden.verdict.evidence)}\n"
+        f"evidence  {f'{chr(10)}          '.join(in_short(golden))}\n"
         "\n"
         f"untested  {' '.join(golden.verdict.untested)}\n"
         "\n"

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from brinell.report.gate import check_gate
 from brinell.results import ROWS, Run, Verdict, Writer, judge
 from brinell.results.verdict import RULES, VERDICT_LEVELS, missing_by_chance
 
@@ -244,6 +245,15 @@ def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> N
     assert [finding.anchor for finding in run.verdict.findings] == ["verdict.md#unfinished"]
 
 
+def test_of_an_unfinished_run_no_attack_is_blamed(tmp_path, world) -> None:
+    """The black-box attack has no rows yet: that is because the Run is unfinished, not because the plan is weak."""
+    stages = [{"name": name, "hash": name * 2, "requires": need} for name, need in (("one", "grad"), ("two", "logits"))]
+    run = world.run(tmp_path, {0: "..", 1: ".x"}, finished=False, plan__stages=stages)
+    assert [finding.anchor for finding in run.verdict.findings] == ["verdict.md#unfinished"]
+    remedies = [finding.remedy for finding in check_gate(run, 45.0) if finding.name == "verdict"]
+    assert remedies == ["Finish the Run first."]
+
+
 @pytest.mark.parametrize(
     ("n", "rows", "level"), [(99, "...", "upper bound"), (100, "...", "reliable"), (99, "x", "reliable")]
 )
@@ -268,7 +278,7 @@ def test_a_verdict_names_its_evidence_and_what_was_not_tested(tmp_path, world) -
         writer.update(checks=checks)
     verdict = Run.open(tmp_path).verdict
     text = " ".join(verdict.evidence)
-    assert "1 of 2 correct samples are broken" in text or "broken, each by an adversarial" in text
+    assert "1 of 2 correct samples is broken, by an adversarial that was verified" in text
     assert "Binarization test: the attack found the known adversarial of 94% of the samples." in verdict.evidence
     assert "Reversed loss: none of 16 broke." in verdict.evidence
     assert "contradict" not in text

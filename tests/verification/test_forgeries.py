@@ -313,7 +313,7 @@ def test_the_default_finds_more_than_the_sampling_error(world: Any) -> None:
     run = Run.open(world.run("plain"))
     found = verify(run, world.net, world.data)
     assert found.again is not None and found.again.found <= half_interval(run.robust_accuracy) == 5
-    assert "5 or more hidden broken samples would be found with 95 %" in str(found)
+    assert "5 or more wrong ones would have been noticed (95 %)" in str(found)
 
 
 def test_options_exclude_each_other(world: Any) -> None:

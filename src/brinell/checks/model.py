@@ -7,7 +7,7 @@ from brinell.core.dataset import Chunk
 from brinell.core.model import Classifier, Output
 from brinell.engine.oracle import Oracle
 from brinell.errors import BrinellError, InputError, ModelError, error_text
-from brinell.finding import Finding
+from brinell.finding import Finding, n_samples
 from brinell.ops.losses import margin
 from brinell.ops.rowwise import flat
 from brinell.results.evidence import ACCESS
@@ -214,7 +214,12 @@ def check_equal_margins(x: Tensor, y: Tensor, logits: Tensor) -> Finding:
     most = max(EQUAL_SAMPLES, EQUAL_SHARE * len(sizes))
     share = count / max(len(sizes), 1)
     if count <= most:
-        return Finding("equal margins", "ok", f"at most {count} of {len(sizes)} margins are equal", value=share)
+        return Finding(
+            "equal margins",
+            "ok",
+            f"at most {count} of {n_samples(len(sizes), kind='margin')} {'is' if len(sizes) == 1 else 'are'} equal",
+            value=share,
+        )
     return Finding(
         "equal margins",
         "warn",

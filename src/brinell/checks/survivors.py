@@ -12,7 +12,7 @@ from brinell.core.dataset import Chunk
 from brinell.core.model import Output
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
-from brinell.finding import Finding
+from brinell.finding import Finding, n_samples
 from brinell.ops import rng
 from brinell.ops.rowwise import head, rows, where
 
@@ -70,7 +70,9 @@ def check_reversed_loss(oracle: Oracle, criterion: Criterion, s: Survivors, ends
     hits = [_walk(oracle, criterion, s, -1.0, start=at) for at in (s.x, ends)]
     broken = int((hits[0] | hits[1]).sum())
     if not broken:
-        return Finding(REVERSED, "ok", f"raising the margin broke none of {len(s.x)} survivors", value=0.0)
+        return Finding(
+            REVERSED, "ok", f"raising the margin broke none of {n_samples(len(s.x), kind='survivor')}", value=0.0
+        )
     return Finding(
         REVERSED,
         "warn",
@@ -89,7 +91,9 @@ def check_grid(oracle: Oracle, criterion: Criterion, s: Survivors) -> Finding:
         return Finding(GRID, "ok", "not checked: the inputs do not have the levels of 8 bits")
     broken = int(_walk(oracle, criterion, s, 1.0, rounded=True).sum())
     if not broken:
-        return Finding(GRID, "ok", f"points rounded to 8 bits broke none of {len(s.x)} survivors", value=0.0)
+        return Finding(
+            GRID, "ok", f"points rounded to 8 bits broke none of {n_samples(len(s.x), kind='survivor')}", value=0.0
+        )
     return Finding(
         GRID,
         "warn",
@@ -149,8 +153,8 @@ def check_again(
     drift = relative_difference(logits, answers.logits[len(points) :].flip(0))
     lost = int((~criterion.reached(head(answers, len(points)), y.flip(0), torch.full_like(y, -1))).sum())
     if drift <= SAME and not lost:
-        what = f"{len(x)} clean inputs and {len(points)} adversarials got the same answers again"
-        return Finding(AGAIN, "ok", what, value=0.0)
+        what = f"{n_samples(len(x), 'clean ', 'input')} and {n_samples(len(points), kind='adversarial')}"
+        return Finding(AGAIN, "ok", f"{what} got the same answers again", value=0.0)
     return Finding(
         AGAIN,
         "warn",

@@ -11,7 +11,7 @@ from brinell.core.criterion import Criterion
 from brinell.core.threat import Ball
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
-from brinell.finding import Finding
+from brinell.finding import Finding, n_samples
 from brinell.models.bpda import has_bpda
 from brinell.ops.losses import likeliest_wrong
 from brinell.ops.rowwise import rows, where
@@ -60,7 +60,9 @@ def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> t
 
 def _smaller(broken: int, n: int) -> Finding:
     if not broken:
-        return Finding(SMALLER, "ok", f"a walk through growing radii broke none of {n} survivors", value=0.0)
+        return Finding(
+            SMALLER, "ok", f"a walk through growing radii broke none of {n_samples(n, kind='survivor')}", value=0.0
+        )
     return Finding(
         SMALLER,
         "warn",
@@ -81,9 +83,9 @@ def check_gradients(oracle: Oracle, s: Survivors) -> Finding:
     r = gradient_at(oracle, s.x, s.y)
     step = in_the_direction_of_an_attack(s.ball, r.gradient)
     found = disagreement(oracle.in_precision(FLOAT32), s.x, s.y, r.gradient, [step], "")
-    counted = f"{found.reversed} of {found.n}"
+    counted = f"{found.reversed} of {n_samples(found.n, kind='survivor')}"
     if not found.wrong:
-        return Finding(GRADIENTS, "ok", f"the gradient is reversed at {counted} survivors", value=found.median)
+        return Finding(GRADIENTS, "ok", f"the gradient is reversed at {counted}", value=found.median)
     return Finding(
         GRADIENTS,
         "info" if has_bpda(oracle.classifier.torch_module) else "warn",

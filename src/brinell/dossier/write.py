@@ -13,6 +13,7 @@ from brinell.dossier.page import BEFORE, UNSIGNED, page
 from brinell.dossier.payload import differences_to, make_payload
 from brinell.dossier.pdf import printed
 from brinell.errors import InputError, check_output_paths, error_text, printable
+from brinell.finding import n_samples
 from brinell.report.page import own_version
 from brinell.results import Run, open_runs
 from brinell.storage import output_path
@@ -95,7 +96,7 @@ def check_again(path: str | os.PathLike[str], runs: Sequence[Run | str | os.Path
     except DEFECTS as error:
         raise Refused(f"it is no dossier ({error_text(error)})") from error
     made = "the page is made again from the data; " if place.suffix == ".html" else ""
-    return [*lines[:-1], f"brinell    {made}{len(opened)} Runs read again", "OK"]
+    return [*lines[:-1], f"brinell    {made}{n_samples(len(opened), kind='Run')} read again", "OK"]
 
 
 def _check_page_and_runs(path: Path, runs: Sequence[Run]) -> None:

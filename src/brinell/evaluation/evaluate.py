@@ -271,7 +271,7 @@ def _resumable(s: PreparedEvaluation, folder: Path, listener: Listener) -> Itera
     except (ModelError, InputError) as error:
         raise _with_advice(error, folder) from (error.__cause__ or error)
     except KeyboardInterrupt:
-        listener(Note(f"interrupted at {calls}"))
+        listener(Note(f"interrupted in {calls}; what was finished before is stored"))
         raise
 
 

@@ -103,7 +103,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy, run.certified_accuracy)),
         reasons=tuple((finding.message, advice(finding.anchor)) for finding in run.verdict.findings),
         stages=figures.stages(run),
-        pairs=tuple(zip(run.stages(), (p for _, p in run.accuracy_after()), strict=True)),
+        pairs=tuple(run.steps()),
         breaks=breaks,
         first_breaks=figures.first_breaks(breaks),
         overlap=figures.overlap(run),

@@ -32,7 +32,7 @@ CLASS_NAMES = {"demo": FASHION, "fashion-mnist": FASHION, "cifar-10-batches-py":
 
 def stages(run: Run) -> Waterfall:
     """Return a waterfall of the clean accuracy and the accuracy after each attack of the plan."""
-    after = [(CLEAN, run.clean_accuracy), *run.accuracy_after()]
+    after = [(CLEAN, run.clean_accuracy), *((stage.attack, p) for stage, p in run.steps())]
     levels = tuple(WaterfallLevel(name, 100 * p.value, 100 * p.low, 100 * p.high) for name, p in after)
     return Waterfall("Accuracy after each attack", SHARE, levels, "robust")
 
@@ -97,9 +97,9 @@ def curve(many: Sequence[tuple[str, SampleOutcomes]], norm: str) -> Figure:
     )
 
 
-def costs(run: Run) -> tuple[Figure, Table]:
-    """Return the passes and seconds of every stage, as a figure and as a table."""
-    named = [CLEAN, *run.attacks]
+def costs(run: Run, idle: bool = False) -> tuple[Figure, Table]:
+    """Return the passes and seconds of every stage, as a figure and as a table; with `idle`, also of unused stages."""
+    named = [CLEAN, *(stage.attack for stage in run.stages() if stage.attacked or idle)]
     spent = [_spent(run, name) for name in named]
     sides = (("forward passes", [c.forwards for c in spent]), ("backward passes", [c.backwards for c in spent]))
     series = tuple(Series(side, tuple(named), tuple(map(float, values))) for side, values in sides)
@@ -117,6 +117,8 @@ def breaks(run: Run, s: SampleOutcomes) -> Table:
     times = np.bincount(at[verified & is_evidence(table, Evidence.ATTACK)], minlength=len(s))
     soon = np.asarray(table["first_broken_at"].cast("float64"), dtype=np.float64)
     for i, stage in enumerate(run.stages()):
+        if not stage.attacked:
+            continue
         broken = is_attack(table, stage.attack) & verified
         alone = int((times[at[broken]] == 1).sum())
         passes = soon[broken & np.isfinite(soon)]

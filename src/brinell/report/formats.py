@@ -59,7 +59,7 @@ def as_csv(runs: Sequence[Run]) -> str:
         after = {CLEAN: run.clean_accuracy, **dict(run.accuracy_after())}
         broken = {stage.attack: stage.broken for stage in run.stages()}
         broken[CLEAN] = run.clean_accuracy.n - run.clean_accuracy.k
-        for stage, attacked, forwards, backwards, seconds, _ in costs(run)[1].rows[:-1]:
+        for stage, attacked, forwards, backwards, seconds, _ in costs(run, idle=True)[1].rows[:-1]:
             p = after[str(stage)]
             row = (stage, p.value, p.low, p.high, p.n, attacked, broken[str(stage)], forwards, backwards, seconds)
             writer.writerow(csv_cells([*head, *row, run.verdict.level]))
@@ -91,7 +91,7 @@ def as_markdown(runs: Sequence[Run]) -> str:
         own = dict(run.accuracy_alone()) if run.identity.individual else {}
         lines += ["", f"**{_cell(name)}**", "", *_head(bool(own))]
         lines.append(f"| {CLEAN} | {run.clean_accuracy} | |{' |' * bool(own)}")
-        for stage, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True):
+        for stage, p in run.steps():
             alone = f" {own.get(stage.attack, '')} |" if own else ""
             lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |{alone}")
         lines += [
@@ -115,8 +115,7 @@ def as_latex(runs: Sequence[Run]) -> str:
     )  # fmt: skip
     tables = [Table("Robust accuracy with 95 % intervals", heads, rows)]
     for name, run in zip(names, runs, strict=True):
-        steps = zip(run.stages(), run.accuracy_after(), strict=True)
-        after = [(s.attack, str(p), f"{s.broken:,} of {s.attacked:,}") for s, (_, p) in steps]
+        after = [(s.attack, str(p), f"{s.broken:,} of {s.attacked:,}") for s, p in run.steps()]
         steps_of_run = ((CLEAN, str(run.clean_accuracy), ""), *after)
         tables.append(Table(f"{name}, after every attack", ("after", "accuracy", "broken"), steps_of_run))
     tables += [comparison_table(c) for *_, c in pairs(runs) if isinstance(c, Comparison)]

@@ -69,8 +69,11 @@ def check_percent(percent: float | None) -> None:
 
 def _verdict(run: Run, wanted: VerdictLevel) -> Finding:
     level = run.verdict.level
-    remedy = "Correct the causes that the verdict names and evaluate again"
-    if level in REQUIRABLE:
+    if not run.finished:
+        remedy = "Finish the Run first"
+    else:
+        remedy = "Correct the causes that the verdict names and evaluate again"
+    if level in REQUIRABLE and run.finished:
         remedy += f", or accept it with --require {level.replace(' ', '-')}"
     accepted = " or ".join(VERDICT_LEVELS[: VERDICT_LEVELS.index(wanted) + 1])
     return Finding("verdict", "fail", f"{run.path}: expected the verdict {accepted}, got {run.verdict}", f"{remedy}.")

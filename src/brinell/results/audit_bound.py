@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
+from brinell.finding import n_samples
 from brinell.results import row_queries
 from brinell.results.format.schema import AUDIT, flagged
 from brinell.results.row_queries import Cost
@@ -69,11 +70,22 @@ class Audit:
         """Whether all attacks of the full plan attacked every unbroken sample."""
         return not self.rest
 
+    @property
+    def _uninformative(self) -> bool:
+        """Whether the bound is larger than the sampling error, so that the sample says little."""
+        return self.too_small(Proportion(self.survivors - self.found, max(self.n, 1)))
+
     def __str__(self) -> str:
-        head = f"{self.audited:,} of {self.survivors:,} survivors attacked by the full plan, {self.found:,} broken"
+        whom = n_samples(self.survivors, kind="survivor")
+        if not self.audited and not self.complete:
+            return f"none of {whom} drawn at random for the full plan"
+        head = f"{self.audited:,} of {whom} attacked by the full plan, {self.found:,} broken"
         if self.complete:
             return f"{head}; then it attacked all others"
-        return f"{head}: it would break at most {self.missed:,} more ({100 * self.bound:.1f} points, 95 %)"
+        most = f"at most {self.missed:,} more"
+        if self._uninformative:
+            return f"{head}: too few for a useful bound ({most}, 95 %)"
+        return f"{head}: it would break {most} ({100 * self.bound:.1f} points, 95 %)"
 
 
 def audit(run: "Run") -> Audit | None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from brinell.errors import RunError
+from brinell.finding import n_samples
 from brinell.results import row_queries
 from brinell.results.bracket import CERTIFIED
-from brinell.results.evidence import n_samples
 from brinell.results.format.manifest import differences
 from brinell.results.format.schema import Evidence, is_evidence
 from brinell.results.run import Run

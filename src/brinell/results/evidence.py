@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
+from brinell.finding import Finding, n_samples
 from brinell.results import row_queries
 from brinell.results.format.schema import NUMBERS, counted
 
@@ -27,17 +28,34 @@ CHECKS = (
 
 
 def evidence(run: "Run") -> Iterable[str]:
-    """Yield what speaks for the result, a sentence each.
+    """Yield what speaks for the result, a sentence each: what the attacks did, then every check that passed.
 
     >>> from brinell.results import Run
     >>> next(iter(evidence(Run.open("tests/results/golden_run_v1"))))
     '3 of 5 correct samples are broken, each by an adversarial that was verified with a fresh pass.'
     """
-    correct, robust = run.clean_accuracy.k, run.robust_accuracy.k
-    yield (
-        f"{correct - robust} of {n_samples(correct, 'correct ')} are broken, each by an adversarial that was verified "
-        "with a fresh pass."
-    )
+    yield from _attacked(run)
+    yield from (as_sentence(f"{f.name[0].upper()}{f.name[1:]}: {f.message}") for f in _passed(run))
+
+
+def in_short(run: "Run") -> Iterable[str]:
+    """Yield the evidence for a terminal, where one sentence names all checks that passed.
+
+    >>> from brinell.results import Run
+    >>> len(list(in_short(Run.open("tests/results/golden_run_v1"))))
+    3
+    """
+    yield from _attacked(run)
+    passed = [finding.name for finding in _passed(run)]
+    if passed:
+        yield f"Checks that found no problem: {', '.join(passed)}."
+
+
+def _attacked(run: "Run") -> Iterable[str]:
+    correct, broken = run.clean_accuracy.k, run.clean_accuracy.k - run.robust_accuracy.k
+    verb, each = "is" if 1 in (correct, broken) else "are", "" if broken == 1 else "each "
+    verified = f", {each}by an adversarial that was verified with a fresh pass" if broken else ""
+    yield f"{broken:,} of {n_samples(correct, 'correct ')} {verb} broken{verified}."
     yield from _effort(run)
     yield from _success(run)
     if run.audit is not None:
@@ -51,9 +69,12 @@ def evidence(run: "Run") -> Iterable[str]:
         yield f"Binarization test: the attack found the known adversarial of {test.value:.0%} of the samples."
     if ADAPTIVE in findings:
         yield as_sentence(f"Adaptive: {findings[ADAPTIVE].message}")
-    for name in CHECKS:
-        if name in findings and findings[name].ok and findings[name].value is not None:
-            yield as_sentence(f"{name[0].upper()}{name[1:]}: {findings[name].message}")
+
+
+def _passed(run: "Run") -> Iterable[Finding]:
+    findings = {f.name: f for f in run.findings}
+    found = (findings[name] for name in CHECKS if name in findings)
+    return (finding for finding in found if finding.ok and finding.value is not None)
 
 
 def _effort(run: "Run") -> Iterable[str]:
@@ -64,8 +85,9 @@ def _effort(run: "Run") -> Iterable[str]:
         return
     steps = least_effort(run, [s.name for s in stages if not s.black_box], "backwards", survivors)
     queries = least_effort(run, [s.name for s in stages if s.black_box], "forwards", survivors)
+    each = "Each of " if len(survivors) > 1 else ""
     yield (
-        f"Each of {n_samples(len(survivors), kind='survivor')} withstood at least {steps:,} gradients and {queries:,} "
+        f"{each}{n_samples(len(survivors), kind='survivor')} withstood at least {steps:,} gradients and {queries:,} "
         "black-box queries."
     )
 
@@ -92,7 +114,10 @@ def _rounded(run: "Run") -> Iterable[str]:
     claims = counted(rows) & np.asarray(pc.is_valid(rows["verified_8bit"]), dtype=bool)
     total, kept = int(claims.sum()), int((claims & np.asarray(pc.fill_null(rows["verified_8bit"], False))).sum())
     if total:
-        yield f"{kept} of {n_samples(total, kind='adversarial')} stay adversarial in the ball when rounded to 8 bits."
+        verb = "stays" if 1 in (total, kept) else "stay"
+        yield f"Rounded to 8 bits, {kept:,} of {n_samples(total, kind='adversarial')} {verb} adversarial in the ball."
+    if kept < total:
+        yield "Rounding is for information: the threat allows every value in [0, 1], so all of them count."
 
 
 def untested(run: "Run") -> Iterable[str]:
@@ -136,11 +161,6 @@ def least_effort(run: "Run", attacks: Sequence[str], column: str, ids: row_queri
     total = np.zeros(len(ids), dtype=np.int64)
     np.add.at(total, np.searchsorted(ids, at[keep]), passes[keep])
     return int(total.min())
-
-
-def n_samples(count: int, before: str = "", kind: str = "sample") -> str:
-    """Return the number with its noun: "1 sample", "2 samples"."""
-    return f"{count} {before}{kind}{'' if count == 1 else 's'}"
 
 
 def as_sentence(text: str) -> str:

@@ -244,6 +244,17 @@ class Run:
         """Return how many samples each attack of the plan attacked and broke."""
         return [row_queries.stage(self.numbers(), name) for name in self.attacks]
 
+    def steps(self) -> list[tuple[StageResult, Proportion]]:
+        """Return the attacks of the plan that attacked at least one sample, each with the accuracy after it."""
+        pairs = zip(self.stages(), (p for _, p in self.accuracy_after()), strict=True)
+        return [(stage, p) for stage, p in pairs if stage.attacked]
+
+    @property
+    def idle(self) -> str:
+        """The attacks of the plan that attacked no sample, as a sentence; empty if there are none."""
+        names = ", ".join(stage.attack for stage in self.stages() if not stage.attacked)
+        return f"{'No sample for' if self.finished else 'Not started'}: {names}." if names else ""
+
     @property
     def unverified(self) -> pa.Table:
         """Rows that are broken but failed verification; they do not count as broken."""

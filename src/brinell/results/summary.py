@@ -5,6 +5,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from brinell.results.evidence import in_short
 from brinell.results.format.manifest import EVADE
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def summary(run: "Run") -> str:
         _stages(run),
         _cost(run),
         f"verdict   {run.verdict}",
-        f"evidence  {' '.join(run.verdict.evidence)}",
+        "\n".join(f"{'' if i else 'evidence':<9} {line}" for i, line in enumerate(in_short(run))),
         f"untested  {' '.join(run.verdict.untested)}",
         "\n".join(["notes", *(f"  - {note}" for note in run.notes)]) if run.notes else "",
         run.sentence(),
@@ -131,20 +132,18 @@ def _accuracies(run: "Run") -> str:
         lines += [f"{'' if i else 'bracket':<17} {line}" for i, line in enumerate(run.bracket.lines)]
     if run.repeats is not None:
         lines.append(f"single passes     {run.repeats}")
-    if run.audit is not None:
-        lines.append(f"audit             {run.audit}")
-    if run.layers is not None:
-        lines += [f"{'' if i else 'evidence':<17} {line}" for i, line in enumerate(run.layers.lines)]
     return "\n".join(lines)
 
 
 def _stages(run: "Run") -> str:
     if not run.attacks:
         return ""
+    steps = run.steps()
     width = max(len("attack"), *(len(name) for name in run.attacks))
     lines = [f"{'attack':<{width}}   attacked   broken   accuracy after"]
-    for stage, (_, accuracy) in zip(run.stages(), run.accuracy_after(), strict=True):
+    for stage, accuracy in steps:
         lines.append(f"{stage.attack:<{width}}   {stage.attacked:>8}   {stage.broken:>6}   {accuracy}")
+    lines += [run.idle] if run.idle else []
     if run.identity.individual:
         lines += ["", f"{'attack':<{width}}   accuracy under it alone"]
         lines += [f"{name:<{width}}   {accuracy}" for name, accuracy in run.accuracy_alone()]
@@ -159,9 +158,10 @@ def _cost(run: "Run") -> str:
         f"          per sample {cost.forwards_per_sample:.1f} forwards, {cost.backwards_per_sample:.1f} backwards, "
         f"{cost.seconds_per_sample:.3g} s",
     ]
-    if run.audit is not None:
+    if run.audit is not None and run.audit.cost.forwards:
         spent = run.audit.cost
-        lines.append(f"          of this the audit {spent.forwards} forwards, {spent.backwards} backwards")
+        names = ", ".join(stage.attack for stage, _ in run.steps() if stage.attack in run.audit.attacks)
+        lines.append(f"          of this {names} {spent.forwards} forwards, {spent.backwards} backwards")
     return "\n".join(lines)
 
 
@@ -176,7 +176,7 @@ def card(run: "Run") -> str:
     name = run.identity.model.name or run.path.name
     level = f'<b style="color:{COLOURS[verdict.level]}">{verdict.level}</b>'
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
-    after = [("clean", run.clean_accuracy), *run.accuracy_after()]
+    after = [("clean", run.clean_accuracy), *((stage.attack, p) for stage, p in run.steps())]
     rows = "".join(
         f'<tr><td style="text-align:left">{escape(stage)}</td><td>{100 * p.value:.1f} %</td>'
         f"<td>[{100 * p.low:.1f}, {100 * p.high:.1f}]</td><td>{_bar(p.value)}</td></tr>"

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from brinell.finding import Finding, Level
+from brinell.finding import Finding, Level, n_samples
 from brinell.results import bracket, row_queries
-from brinell.results.evidence import (
-    ACCESS,
-    as_sentence,
-    evidence,
-    least_effort,
-    n_samples,
-    replaced_gradients,
-    untested,
-)
+from brinell.results.evidence import ACCESS, as_sentence, evidence, least_effort, replaced_gradients, untested
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
@@ -247,7 +239,8 @@ def _shortfalls(run: "Run") -> Iterable[str]:
 
 
 def _claimed(run: "Run") -> Iterable[str]:
-    name, missing = run.identity.plan.name, list(_shortfalls(run))
+    # Of an unfinished Run, attacks are missing because it is unfinished.
+    name, missing = run.identity.plan.name, list(_shortfalls(run)) if run.finished else []
     if missing:
         what = "The audit of" if run.identity.plan.audited else "The plan"
         yield f"{what} {name} is called strong, but {'; '.join(missing)}: run the plan {STRONGER}."

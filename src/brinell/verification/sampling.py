@@ -69,7 +69,7 @@ class Rerun:
     hidden samples can be stated.
 
     >>> print(Rerun(population=500, ran=46, broke=0, alike=46, seed=7))
-    46 of 500 survivors run again (seed 7), 0 broke; 31 or more hidden broken samples would be found with 95 %
+    46 of 500 survivors run again (seed 7), 0 broke; 31 or more wrong ones would have been noticed (95 %)
     """
 
     population: int
@@ -91,9 +91,9 @@ class Rerun:
         if self.broke or not self.ran or self.randomised:
             return text
         if self.ran == self.population:
-            return f"{text}; no hidden broken sample would be missed"
+            return f"{text}; a single wrong one would have been noticed"
         share = f"{100 * self.confidence:g} %"
-        return f"{text}; {self.found:,} or more hidden broken samples would be found with {share}"
+        return f"{text}; {self.found:,} or more wrong ones would have been noticed ({share})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the repetition as JSON-compatible data."""

@@ -13,6 +13,7 @@ from brinell.cli._shared.terminal import add_row, interval, make_table, print_li
 from brinell.cost.budget import Estimate, duration, rounded
 from brinell.report.facts import facts
 from brinell.results import Proportion, Run, SeedRuns
+from brinell.results.evidence import in_short
 from brinell.results.format.manifest import EVADE
 from brinell.results.summary import mask_text
 
@@ -45,6 +46,8 @@ def output_seeds(found: SeedRuns, output: PrintFlags) -> None:
 def print_run(run: Run, console: Console) -> None:
     """Print the accuracy after each attack, the cost, the verdict, and the sentence for a paper."""
     print_table(_stages(run), console)
+    if run.idle:
+        print_lines(console, run.idle)
     print_table(Panel(_summary(run), box=box.ROUNDED, expand=False), console)
     print_lines(console, run.sentence(), f"Run: {run.path}")
 
@@ -90,9 +93,9 @@ def _stages(run: Run) -> Table:
     title = f"{identity.model.name} · {threat_name} · plan {identity.plan.name}"
     clean, own = run.clean_accuracy, dict(run.accuracy_alone()) if identity.individual else {}
     rows = [("clean", *_accuracy(clean), *([""] * 2 if own else []), "", "")]
-    for s, (name, p) in zip(run.stages(), run.accuracy_after(), strict=True):
-        alone = _accuracy(own.get(name)) if own else ()
-        rows.append((name, *_accuracy(p), *alone, f"{s.attacked:,}", f"{s.broken:,}"))
+    for s, p in run.steps():
+        alone = _accuracy(own.get(s.attack)) if own else ()
+        rows.append((s.attack, *_accuracy(p), *alone, f"{s.attacked:,}", f"{s.broken:,}"))
     alone_columns = (">alone", "95 % interval") if own else ()
     return make_table(title, ("after", ">accuracy", "95 % interval", *alone_columns, ">attacked", ">broken"), rows)
 
@@ -119,20 +122,18 @@ def _summary(run: Run) -> Table:
         add_row(grid, ("single passes", str(run.repeats)))
     if run.identity.criterion == EVADE:
         add_row(grid, ("criterion", "misclassified and accepted by the detector; clean: correct and accepted"))
-    if audit is not None:
-        add_row(grid, ("audit", str(audit)))
-    for i, line in enumerate([] if run.layers is None else run.layers.lines):
-        add_row(grid, ("" if i else "evidence", line))
     add_row(grid, ("verdict", Text(verdict.level, COLOURS[verdict.level])))
     for reason in list(verdict.reasons) or [str(verdict).partition(": ")[2]]:
         add_row(grid, ("", reason))
-    add_row(grid, ("evidence", " ".join(verdict.evidence)))
+    for i, line in enumerate(in_short(run)):
+        add_row(grid, ("" if i else "evidence", line))
     add_row(grid, ("not tested", " ".join(verdict.untested)))
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes"
     per_sample = f"{cost.forwards_per_sample:.0f} and {cost.backwards_per_sample:.0f} per sample"
     add_row(grid, ("cost", f"{passes} ({per_sample}), {cost.seconds:.1f} s"))
-    if audit is not None:
-        add_row(grid, ("", f"of which the audit: {audit.cost.forwards:,} and {audit.cost.backwards:,}"))
+    if audit is not None and audit.cost.forwards:
+        names = ", ".join(s.attack for s, _ in run.steps() if s.attack in audit.attacks)
+        add_row(grid, ("", f"of which {names}: {audit.cost.forwards:,} and {audit.cost.backwards:,}"))
     for i, note in enumerate(run.notes):
         add_row(grid, ("" if i else "notes", note))
     return grid

@@ -189,7 +189,7 @@ def _data(of_board: list[BoardRow]) -> str:
 
 
 def _run_summary(row: BoardRow, run: Run, report: str | None) -> str:
-    after = [(s.attack, p, s.attacked, s.broken) for s, (_, p) in zip(run.stages(), run.accuracy_after(), strict=True)]
+    after = [(s.attack, p, s.attacked, s.broken) for s, p in run.steps()]
     return render(
         "run.html", package=PACKAGE, row=row, record=row.record, name=title(row.record), run=run,
         robust=run.robust_accuracy, clean=run.clean_accuracy, verdict=run.verdict, stages=after,
