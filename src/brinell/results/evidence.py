@@ -43,7 +43,7 @@ def in_short(run: "Run") -> Iterable[str]:
 
     >>> from brinell.results import Run
     >>> len(list(in_short(Run.open("tests/results/golden_run_v1"))))
-    3
+    1
     """
     yield from _attacked(run)
     passed = [finding.name for finding in _passed(run)]
