@@ -44,7 +44,7 @@ PARTS = (
     Part(
         "forge",
         "Forgeries",
-        144,
+        212,
         "`verify` with the model notices it, or it hides fewer samples than are stated to be found",
     ),
     Part("fuzz", "Hostile files", 2000, "a typed error or the right result, within 10 s and 1 GiB"),

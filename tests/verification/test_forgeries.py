@@ -220,6 +220,8 @@ SAID = {
     "counterexamples hidden": "broken when",
     "layers: margins raised": "counted as robust, broken when run again",
     "layers: hidden samples": "counted as robust, broken when run again",
+    "surrogate, hidden samples": "counted as robust, broken when run again",
+    "surrogate that does not fit": "No sample was run again",
 }
 
 

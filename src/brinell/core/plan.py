@@ -137,6 +137,11 @@ class Stage:
             return 1, 0  # the surrogate ranks by its own logits
         return self.ranking.passes(self.eot)
 
+    @property
+    def queries(self) -> int:
+        """The largest number of forward passes that attacking a sample takes; a surrogate is asked beside the model."""
+        return self.attack.queries * len(self.attempts()) * self.eot * (1 if self.via is None else 2)
+
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the attempts on a sample in their order: for each target rank, all restarts."""
         return tuple(Attempt(rank, restart) for rank in self.ranks or (0,) for restart in range(self.restarts))

@@ -187,8 +187,7 @@ def run_stage(
     if not len(at):
         return
     before, backwards = stage.ranking_passes
-    queries = stage.attack.queries * len(stage.attempts()) * stage.eot * (1 if stage.via is None else 2)
-    context.listener(StageStarted(stage.name, len(at), before + queries))
+    context.listener(StageStarted(stage.name, len(at), before + stage.queries))
     begun = time.perf_counter()
     if stage.search is not None:
         start = _searched(context, stage.search, c, at)

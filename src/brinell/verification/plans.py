@@ -23,6 +23,8 @@ from brinell.verification.result import note, objection
 
 # More forward passes per sample than any built-in plan needs would only cost the verifier time.
 PASSES = 2_000_000
+# More submodules than the surrogate of any plan has.
+MODULES = 1000
 # What may differ between two stages that attack alike: the share of an audit, and the natural inputs to imitate.
 FREE = ("hash", "share")
 REFERENCES = "references"
@@ -53,8 +55,7 @@ def stored_plan(run: Run) -> Plan:
 
 def budget(stage: Stage) -> int:
     """Return the largest number of forward passes that a stage makes for one sample, verification not counted."""
-    attempts = len(stage.ranks or (0,)) * stage.restarts
-    return stage.ranking_passes[0] + stage.attack.queries * attempts * stage.eot
+    return stage.ranking_passes[0] + stage.queries
 
 
 def overspent(run: Run, plan: Plan) -> Iterator[Finding]:
@@ -105,8 +106,14 @@ def _stage(stored: Mapping[str, Any], name: str) -> Stage:
 def _surrogate(stored: Any) -> Surrogate | None:
     if stored is None:
         return None
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in stored.items()}
-    return Surrogate(**values)
+    names = {key: value for key, value in stored.items() if key != "columns"}
+    for value in names.values():
+        if not isinstance(value, list) or len(value) > MODULES or not all(isinstance(name, str) for name in value):
+            raise ValueError(f"a surrogate with other values than lists of at most {MODULES} names of submodules")
+    columns = stored.get("columns", 1)
+    if type(columns) is not int or not 1 <= columns <= MODULES:
+        raise ValueError(f"a surrogate with {str(columns)[:40]} columns")
+    return Surrogate(**{key: tuple(value) for key, value in names.items()}, columns=columns)
 
 
 def _ranking(stored: Any) -> tuple[AnyAttack | MaltRanking | None, float | None]:

@@ -13,15 +13,17 @@ import torch
 from brinell.core.dataset import Problem
 from brinell.core.execution import Execution
 from brinell.core.model import Classifier
-from brinell.core.plan import Plan
+from brinell.core.plan import Plan, Stage
 from brinell.core.threat import Threat
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32, candidates
+from brinell.engine.surrogate_oracle import SurrogateOracle
 from brinell.errors import ModelError, PlanError, error_text
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.prepare import prepare, with_settings
 from brinell.evaluation.rows import NON_FINITE
 from brinell.finding import Finding
+from brinell.models.surrogate import surrogate_of
 from brinell.reliability.attach import UNSUITED, small_test
 from brinell.results import Adversarials, Run, row_queries
 from brinell.results.evidence import BINARIZATION
@@ -84,8 +86,8 @@ def run_again(
     ids = chosen_ids(run, population, sampling)
     broken = [] if threat.unlimited or sampling.count is not None else _some_broken(run, sampling)
     try:
-        checked = _worse_checks(run, oracle.classifier, data, threat, plan)
-        findings += checked
+        _require_surrogates(oracle, data, plan.stages_for(threat))
+        findings += _worse_checks(run, oracle.classifier, data, threat, plan)
         findings += _tested(run, oracle.classifier, data, threat, plan)
     except ModelError as error:
         return Again(None, (objection("run again", f"No sample was run again: {error_text(error)}"),), NONE)
@@ -267,6 +269,23 @@ def _worse_checks(run: Run, model: Classifier, data: Problem, threat: Threat, pl
     for check in prepared.checks:
         if check.level in COMPARED and check.name not in objecting and (check.name in STEADY_CHECKS or not noisy):
             yield objection(check.name, f"The check {check.name} finds a problem here, but not in the Run.")
+
+
+def _require_surrogates(oracle: Oracle, data: Problem, stages: Sequence[Stage]) -> None:
+    """Raise a ModelError if the surrogates of a plan do not fit the model: the author of a Run chose them."""
+    first = next(data.chunks(1))
+    x = first.x.to(oracle.classifier.device)
+    for stage in stages:
+        if stage.via is None:
+            continue
+        surrogate = SurrogateOracle.through(surrogate_of(oracle.classifier, stage.via), oracle)
+        with oracle.calls.named():
+            shape, wanted = (one.output(x, first.ids).logits.shape for one in (surrogate, oracle))
+        if shape != wanted:
+            raise ModelError(
+                expected=f"a surrogate with {wanted[1]} logits", got=f"{stage.via}: shape {tuple(shape)}",
+                remedy="Name submodules whose outputs are logits.",
+            )  # fmt: skip
 
 
 def _tested(run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan) -> Iterator[Finding]:
