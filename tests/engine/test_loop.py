@@ -445,18 +445,21 @@ def test_nobody_is_asked_about_rows_whose_budget_is_over(counting, monkeypatch, 
     assert net.calls == 2 * asked
 
 
-def test_attempts_at_the_same_time_give_the_bits_of_one_after_another() -> None:
-    """Without early exit the engine runs the attempts of a sample in parallel, whatever the number of slots."""
-    world = linear_world(classes=3, n=7)
-    attempts = tuple(Attempt(rank, restart) for rank in range(2) for restart in range(2))
-    x, y = world.x[:7], world.y[:7]
-    targets = ((y[:, None] + 1 + torch.tensor([a.rank for a in attempts])) % 3).long()
+@pytest.mark.parametrize("attack", [FAB(steps=12, targeted=True), APGD(steps=24, loss="minimum-margin")], ids=repr)
+@pytest.mark.parametrize("early_exit", [False, True])
+def test_attempts_at_the_same_time_give_the_bits_of_one_after_another(attack: Any, early_exit: bool) -> None:
+    """Later attempts of a sample run beside earlier ones; those after a success are dropped and not counted."""
+    world = linear_world(classes=3, n=24)
+    attempts = tuple(Attempt(rank, restart) for rank in (2, 1) for restart in range(2))
+    targets = ((world.y[:, None] + torch.tensor([a.rank for a in attempts])) % 3).long()
+    most = attack.queries * len(attempts)
 
     def records(scheduler: Any, slots: int) -> Any:
-        more = {"attempts": attempts, "targets": targets, "early_exit": False, "slots": slots}
-        return run(world.classifier, x, y, Linf(0.1), FAB(steps=3, targeted=True), scheduler=scheduler, **more)
+        more = {"attempts": attempts, "targets": targets, "early_exit": early_exit, "slots": slots}
+        return run(world.classifier, world.x, world.y, Linf(0.02), attack, scheduler=scheduler, **more)
 
     in_turn = records(lambda engine, samples: Scheduler(engine, samples), 64)
-    assert in_turn.forwards.tolist() == [24] * 7
+    assert 4 < int(in_turn.broken.sum()) < 20
+    assert (in_turn.forwards == most).all() != early_exit and in_turn.forwards.max() == most
     for slots in (3, 10, 64):
         assert same(records(Scheduler, slots), in_turn)

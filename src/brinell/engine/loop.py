@@ -56,7 +56,7 @@ class Engine:
         """Attack the samples; whenever samples finish, yield their positions in `samples` and their best points."""
         # An observer and a clock expect the attempts of a sample one after another.
         watched = self.observe is not None or self.tick is not go_on
-        if self.scheduler is Scheduler and not self.early_exit and len(self.attempts) > 1 and not watched:
+        if self.scheduler is Scheduler and len(self.attempts) > 1 and not watched:
             return ParallelAttempts(self, samples).run()
         return self.scheduler(self, samples).run()
 

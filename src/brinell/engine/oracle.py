@@ -123,11 +123,11 @@ def _jacobian(logits: Tensor, point: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Oracle:
-    """A wrapper that calls a classifier on any number of rows, `block` rows at a time; the last block is padded.
+    """A wrapper that calls a classifier on any number of rows, `largest` rows at a time; the last call is padded.
 
-    It is padded to the smallest of `sizes` that holds its rows, or else to `block`. `sizes` are numbers of rows below
-    `block` at which every row gets the same response, bit for bit (`brinell.engine.exact_sizes`). `blocks` are the rows
-    of a call by kind (None: the device's).
+    It is padded to the smallest of `sizes` and `block` that holds its rows. `sizes` are other numbers of rows at which
+    every row gets the same response as in a block, bit for bit (`brinell.engine.exact_sizes`). `blocks` are the rows of
+    a call by kind (None: the device's).
     Attacks use `query`, in the given `precision`. Verification uses `output`, always in float32.
     """
 
@@ -236,6 +236,11 @@ class Oracle:
         """Return the same oracle with blocks of this size."""
         return replace(self, block=block)
 
+    @property
+    def largest(self) -> int:
+        """The largest number of rows in a call."""
+        return max(self.block, *self.sizes) if self.sizes else self.block
+
     def padded(self, n: int) -> int:
         """Return the number of rows that n rows take in calls of the model, with their padding.
 
@@ -243,23 +248,25 @@ class Oracle:
         >>> model = brinell.models.load("fashion-mnist/Linf/Demo")
         >>> Oracle(model, 32, sizes=(4, 12)).padded(37)  # 32 rows, then 5 in a call of 12
         44
+        >>> Oracle(model, 32, sizes=(4, 12, 40)).padded(37)
+        40
         """
-        whole, rest = divmod(n, self.block)
-        last = next((size for size in self.sizes if size >= rest), self.block) if rest else 0
-        return whole * self.block + last
+        whole, rest = divmod(n, self.largest)
+        last = min(size for size in (*self.sizes, self.block) if size >= rest) if rest else 0
+        return whole * self.largest + last
 
     def graph_key(self, x: Tensor) -> Hashable:
         """Return what tells captured calls of this oracle on inputs like x from those of others."""
         return id(self.classifier), self.block, self.precision, self.compiled
 
     def _block_of(self, id: Ids, k: int) -> Ids:
-        return None if id is None else id[k * self.block : (k + 1) * self.block]
+        return None if id is None else id[k * self.largest : (k + 1) * self.largest]
 
     def _pad(self, *inputs: Tensor) -> list[tuple[Tensor, ...]]:
         spare = self.padded(len(inputs[0])) - len(inputs[0])
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
-        return list(zip(*(v.split(self.block) for v in inputs), strict=True))
+        return list(zip(*(v.split(self.largest) for v in inputs), strict=True))
 
     def _shrink(self, error: RuntimeError) -> None:
         """Halve the blocks if the device is out of memory; raise any other error."""

@@ -42,22 +42,13 @@ class Scheduler:
 
     def slot_count(self) -> int:
         """Return the number of slots to use."""
-        return min(self.engine.slots, self.total)
-
-    @property
-    def total(self) -> int:
-        """The number of entries in all: here one per sample."""
-        return len(self.samples)
-
-    def entry(self, numbers: Tensor, live: Tensor) -> Entry:
-        """Return the `Entry` of the entries with these numbers: here the samples at these positions."""
-        return self.engine.entry(self.samples, numbers, live)
+        return min(self.engine.slots, len(self.samples))
 
     def first_entry(self, count: int, room: int) -> tuple[Entry, list[bool]]:
         """Return the `Entry` of the next `count` samples, padded to `room` rows, and which rows hold a sample."""
         at = torch.arange(room, device=self.samples.device)
         live = at < count
-        entry = self.entry(torch.where(live, at + self.next_sample, 0), live)
+        entry = self.engine.entry(self.samples, torch.where(live, at + self.next_sample, 0), live)
         self.next_sample += count
         return entry, live.tolist()
 
@@ -77,15 +68,11 @@ class Scheduler:
             return
         if surviving:
             outcome = take(outcome, self.index([k for k, again in enumerate(more) if not again]))
-        refilled = done[: self.total - self.next_sample]
+        refilled = done[: len(self.samples) - self.next_sample]
         self._refill(micro_batch, refilled)
         for i in done[len(refilled) :]:
             micro_batch.busy[i] = False
         micro_batch.shrink(self.engine.oracle.padded(max(sum(micro_batch.busy), 1)))
-        self.keep(outcome)
-
-    def keep(self, outcome: Outcome) -> None:
-        """Keep the result of slots that have finished until the next `drain`."""
         self.finished.append((outcome.at, outcome.best))
 
     def drain(self) -> Iterator[tuple[Tensor, Best]]:
@@ -115,7 +102,7 @@ class Scheduler:
         if not places:
             return
         at = torch.arange(self.next_sample, self.next_sample + len(places), device=self.samples.device)
-        micro_batch.enter(places, self.entry(at, torch.ones_like(at, dtype=torch.bool)))
+        micro_batch.enter(places, self.engine.entry(self.samples, at, torch.ones_like(at, dtype=torch.bool)))
         self.next_sample += len(places)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from brinell.core.attack import Batch
 from brinell.engine.best_so_far import Best
-from brinell.ops.rowwise import put, take
+from brinell.ops.rowwise import concat, head, put, take
 
 T = TypeVar("T")
 
@@ -105,6 +105,19 @@ class MicroBatch:
     def write(self, places: list[int], new: Slots) -> None:
         """Overwrite the slots `places` with the slots `new`."""
         self.slots = put(self.slots, self._index(places), new)
+
+    def add(self, entry: Entry) -> None:
+        """Begin the attempts in `entry` in empty slots, and in new slots where these are too few."""
+        new, n = self.begin(entry), len(entry.eps)
+        places = [i for i, busy in enumerate(self.busy) if not busy][:n]
+        if places:
+            self.write(places, head(new, len(places)))
+        for i in places:
+            self.busy[i] = True
+        if len(places) < n:
+            rest = torch.arange(len(places), n, device=new.at.device)
+            self.slots = concat([self.slots, take(new, rest)])
+            self.busy += [True] * len(rest)
 
     def shrink(self, need: int) -> None:
         """Drop empty slots until `need` slots remain."""

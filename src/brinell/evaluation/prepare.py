@@ -232,7 +232,9 @@ def _exact_sizes(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, devic
         return ()
     rows, gradients = slice(0, oracle.block), plan.needs_gradients and oracle.classifier.differentiable
     try:
-        return exact_sizes(oracle, first.x[rows].to(device), first.y[rows].to(device), gradients)
+        x, y = first.x[rows].to(device), first.y[rows].to(device)
+        attempts = max(len(s.attempts()) for s in plan.stages_for(threat))
+        return exact_sizes(oracle, x, y, gradients, oracle.padded(len(first) * attempts))
     except RuntimeError:
         return ()  # the checks that follow say what is wrong with the model
 

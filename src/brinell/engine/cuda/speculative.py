@@ -6,34 +6,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from brinell.engine.best_so_far import Best, BestRow, gather_rows, joined
+from brinell.engine.best_so_far import Best, BestRow, gather_rows
 from brinell.engine.cuda.graphs import DeviceMicroBatch
 from brinell.engine.cuda.scheduler import ConcurrentScheduler
+from brinell.engine.parallel_attempts import SampleAttempts, join_ended, pack
 from brinell.engine.scheduler import outcome_of
 from brinell.engine.slots import Entry, MicroBatch
 
 PAIR = 2  # micro-batches
-
-
-@dataclass
-class SampleAttempts:
-    """The attempts of one sample: `next` is the next attempt to begin, `end` is one past the last attempt.
-
-    The results of attempts below `joined` are joined in `so_far`. `ended` holds results that wait for an earlier
-    attempt; `running` holds the slots of attempts under way.
-    """
-
-    next: int
-    end: int
-    joined: int
-    so_far: BestRow | None = None
-    ended: dict[int, BestRow] = field(default_factory=dict)
-    running: dict[int, tuple[DeviceMicroBatch, int]] = field(default_factory=dict)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no attempt is under way although attempts are left to begin."""
-        return not self.running and self.next < self.end
 
 
 @dataclass
@@ -114,10 +94,10 @@ class SpeculativeScheduler(ConcurrentScheduler):
 
     def drain(self) -> Iterator[tuple[Tensor, Best]]:
         touched, self.touched = sorted(set(self.touched)), []
-        self._join([self.under_way[i] for i in touched])
+        join_ended([self.under_way[i] for i in touched], self.engine.attack.minimum_norm)
         over = [i for i in touched if self.under_way[i].joined >= self.under_way[i].end]
         rows = [row for i in over if (row := self.under_way.pop(i).so_far) is not None]
-        _pack([self.under_way[i] for i in touched if i in self.under_way])
+        pack([self.under_way[i] for i in touched if i in self.under_way])
         if over:
             yield self.index(over), gather_rows(rows)
 
@@ -143,8 +123,7 @@ class SpeculativeScheduler(ConcurrentScheduler):
         return chosen
 
     def _take(self, i: int) -> tuple[int, int]:
-        self.under_way[i].next += 1
-        return i, self.under_way[i].next - 1
+        return i, self.under_way[i].take()
 
     def _place(self, micro_batch: DeviceMicroBatch, slots: list[int], attempts: list[tuple[int, int]]) -> None:
         places = self.places.setdefault(id(micro_batch), [(-1, 0)] * len(micro_batch.busy))
@@ -189,31 +168,6 @@ class SpeculativeScheduler(ConcurrentScheduler):
         if self.graph_cache is not None:
             self.graph_cache.unneeded_forwards += unneeded
 
-    def _join(self, samples: list[SampleAttempts]) -> None:
-        """Join the best points of ended attempts in the order of attempts, one attempt at a time for all samples."""
-        nearest = self.engine.attack.minimum_norm
-        while ready := [s for s in samples if s.joined in s.ended]:
-            both = [(s, s.so_far, s.ended[s.joined]) for s in ready]
-            if pairs := [(s, a, b) for s, a, b in both if a is not None]:
-                best = joined(gather_rows([a for _, a, _ in pairs]), gather_rows([b for _, _, b in pairs]), nearest)
-                for k, (s, _, _) in enumerate(pairs):
-                    s.so_far = BestRow(best, k)
-            for s in ready:
-                row = s.ended.pop(s.joined)
-                s.so_far = row if s.so_far is None else s.so_far
-                s.joined += 1
-
 
 def _empty(micro_batch: DeviceMicroBatch) -> list[int]:
     return [i for i, busy in enumerate(micro_batch.busy) if not busy]
-
-
-def _pack(samples: list[SampleAttempts]) -> None:
-    """Copy the best points that these samples still need, so that the memory of all other rows is freed."""
-    rows = [r for s in samples for r in (s.so_far, *s.ended.values()) if r is not None]
-    if not rows:
-        return
-    packed = (BestRow(best, k) for best in [gather_rows(rows)] for k in range(len(rows)))
-    for s in samples:
-        s.so_far = None if s.so_far is None else next(packed)
-        s.ended = {attempt: next(packed) for attempt in s.ended}
