@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo environment check test ci slow ray adapters docs coverage bench fortress clean
+.PHONY: help demo environment check test ci slow ray adapters docs notebooks package coverage bench fortress clean
 .NOTPARALLEL:
 
 help: ## list the targets
@@ -54,7 +54,20 @@ adapters: environment ## fresh environment with JAX, scikit-learn, ONNX and Tens
 docs: environment ## fresh environment, then the documentation site in build/docs; a warning is an error
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	$(BIN)/sphinx-build -W --keep-going -q -c docs . build/docs
-	@echo "build/docs/docs/index.html"
+	@echo "build/docs/index.html"
+
+notebooks: environment ## fresh environment, then run the notebooks in examples and store what they show
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(ONE_THREAD) $(BIN)/python docs/notebooks.py
+
+package: environment ## wheel and sdist in dist/, their metadata checked, the wheel installed into a fresh environment
+	rm -rf dist $(DEMO)
+	$(BIN)/python -m pip install --quiet twine
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	$(DEMO)/bin/brinell doctor
 
 coverage: environment ## fresh environment, then the tests; fails under 95 % of ops, core, engine and results
 	$(PYTEST) -n $(PYTEST_WORKERS) $(COVERED:%=--cov=src/brinell/%) --cov-branch --cov-report=term --cov-fail-under=95

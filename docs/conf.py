@@ -2,10 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "docs")]
 
+import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 import brinell  # noqa: E402
@@ -28,6 +30,21 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 suppress_warnings = ["misc.highlighting_failure"]  # console blocks
 
 
-def setup(app: object) -> None:
-    """Write the pages that are made of docstrings before anything is read."""
+# Pages lie in docs/, as in the repository, so a host that serves the site needs this one at its root.
+START = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Brinell</title>
+<meta http-equiv="refresh" content="0; url=docs/index.html"><link rel="canonical" href="docs/index.html"></head>
+<body><p><a href="docs/index.html">The documentation of Brinell</a></p></body></html>
+"""
+
+
+def setup(app: Any) -> None:
+    """Write the pages made of docstrings and notebooks before anything is read, and the start page at the end."""
     reference.write(ROOT / "docs" / "reference")
+    notebooks.write(ROOT / "docs" / "notebooks")
+    app.connect("build-finished", _write_start)
+
+
+def _write_start(app: Any, error: Exception | None) -> None:
+    for name, text in (("index.html", START), (".nojekyll", "")):
+        (Path(app.outdir) / name).write_text(text)

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, Linf, ModelError, Problem
-from brinell.compat import benchmark, load_model, robustbench
+from brinell.compat import benchmark, load_model
+from brinell.compat.robustbench import eval as evaluation
+from brinell.compat.robustbench import utils
 from brinell.evaluation import evaluate as evaluating
 from brinell.leaderboard import benchmark as measuring
 from brinell.leaderboard import definitions, records
@@ -133,8 +135,8 @@ def test_other_data_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append({"name": name, "n": n, **more})
         return brinell.data.load("demo", n)
 
-    monkeypatch.setattr(robustbench, "load", load)
-    monkeypatch.setattr(robustbench.boards, "_require_listed", lambda board, problem: None)
+    monkeypatch.setattr(evaluation, "load", load)
+    monkeypatch.setattr(evaluation.boards, "_require_listed", lambda board, problem: None)
     Path("images").mkdir()
     benchmark(demo_net(), 4, "imagenet", data_dir="images", preprocessing="Res224")
     benchmark(demo_net(), 4, "imagenet", data_dir="nowhere", model_name="Wong2020Fast")
@@ -193,7 +195,7 @@ def test_load_model_by_norm_is_deprecated() -> None:
 
 def test_normalisation_around_a_network_is_part_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = brinell.wrap(demo_net(), mean=0.2, std=0.5)
-    monkeypatch.setattr(robustbench.zoo, "load", lambda name, folder, checkpoint: classifier)
+    monkeypatch.setattr(utils.zoo, "load", lambda name, folder, checkpoint: classifier)
     x = brinell.data.load("demo", 4).x
     loaded = load_model("Any")
     assert torch.equal(loaded(x), demo_net()((x - 0.2) / 0.5))

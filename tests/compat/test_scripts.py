@@ -12,15 +12,10 @@ from torch import Tensor, nn
 
 import brinell
 from brinell.compat import robustbench
-from brinell.compat.robustbench import (
-    BenchmarkDataset,
-    ThreatModel,
-    clean_accuracy,
-    load_cifar10,
-    load_cifar10c,
-    load_clean_dataset,
-    load_model,
-)
+from brinell.compat.robustbench.data import load_cifar10, load_cifar10c, load_clean_dataset
+from brinell.compat.robustbench.model_zoo import model_dicts
+from brinell.compat.robustbench.model_zoo.enums import BenchmarkDataset, ThreatModel
+from brinell.compat.robustbench.utils import clean_accuracy, load_model
 from brinell.models.demo import demo_net
 
 N = 40
@@ -138,6 +133,7 @@ def test_loaders_and_lists(images: tuple[Tensor, Tensor]) -> None:
     assert not torch.equal(shuffled, plain[0]) and sorted(labels.tolist()) == sorted(plain[1].tolist())
     with pytest.raises(brinell.InputError, match="no transform"):
         load_cifar10(5, "data", transforms_test=lambda image: image)
+    assert model_dicts.keys() == robustbench.model_dicts.keys()
     listed = robustbench.model_dicts[BenchmarkDataset.cifar_10]
     assert "Carmon2019Unlabeled" in listed[ThreatModel.Linf] and "Standard" in listed[ThreatModel.L2]
     assert set(listed) == {ThreatModel.Linf, ThreatModel.L2, ThreatModel.corruptions}

@@ -18,7 +18,14 @@ TOLERANCE = 1e-3
 RELUS = (F.relu, torch.relu, F.relu_, torch.relu_)
 
 
-@torch.library.custom_op("brinell::convolution_relu", mutates_args=())
+# Written out, because torch before 2.6 cannot infer it from list[int].
+SCHEMA = (
+    "(Tensor x, Tensor weight, Tensor bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups)"
+    " -> Tensor"
+)
+
+
+@torch.library.custom_op("brinell::convolution_relu", mutates_args=(), schema=SCHEMA)
 def convolution_relu(
     x: Tensor, weight: Tensor, bias: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int
 ) -> Tensor:

@@ -1,20 +1,18 @@
-"""The data and lists of RobustBench under its names: loaders, threat models, data sets, zoo."""
+"""The loaders of RobustBench: CIFAR, ImageNet, CIFAR-C."""
 
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from brinell.compat.functions import as_classifier, predictions, refuse_unless
+from brinell.compat.functions import refuse_unless
+from brinell.compat.robustbench.model_zoo.enums import BenchmarkDataset, as_text
 from brinell.core.dataset import Problem
 from brinell.data.corruptions import COMMON
 from brinell.data.load import ROBUSTBENCH, load
-from brinell.models import zoo
 from brinell.ops import rng
 
 Folder = str | os.PathLike[str]
@@ -29,47 +27,12 @@ CORRUPTIONS = tuple(COMMON)
 IMAGENET_SAMPLES = 5000
 
 
-class BenchmarkDataset(Enum):
-    """The data sets of RobustBench."""
-
-    cifar_10 = "cifar10"
-    cifar_100 = "cifar100"
-    imagenet = "imagenet"
-
-
-class ThreatModel(Enum):
-    """The threat models of RobustBench."""
-
-    Linf = "Linf"
-    L2 = "L2"
-    corruptions = "corruptions"
-    corruptions_3d = "corruptions_3d"
-
-
-def as_text(value: Any) -> str:
-    """Return a data set or threat model as text; for a member of an enumeration, its value."""
-    return str(getattr(value, "value", value))
-
-
 def in_folder(name: str, folder: Folder, n: int | None, **options: Any) -> Problem:
     """Return the first n samples of a data set below `folder`; if it is not there, those of the cache."""
     inner = Path(folder) / FOLDERS[name]
     if not inner.is_dir():
         return load(name, n, **options)
     return load(name, n, **options, root=inner) if options else load(inner, n)
-
-
-def clean_accuracy(
-    model: Any, x: Tensor, y: Tensor, batch_size: int = 100, device: torch.device | str | None = None
-) -> float:
-    """Return the share of samples that the model classifies correctly; it does not depend on `batch_size`.
-
-    >>> import brinell
-    >>> from brinell.models.demo import demo_net
-    >>> clean_accuracy(demo_net(), *brinell.data.load("demo", 4))
-    1.0
-    """
-    return float((predictions(as_classifier(model, device), x) == y.cpu()).float().mean())
 
 
 def load_cifar10(
@@ -137,15 +100,3 @@ def _corrupted(
         order = rng.uniform(rng.keys(0, torch.arange(len(y), device="cpu")), (1,))[:, 0].argsort()
         x, y = x[order], y[order]
     return x, y
-
-
-def models() -> "OrderedDict[BenchmarkDataset, dict[ThreatModel, dict[str, dict[str, Any]]]]":
-    """Return the published models by data set, threat model and name; `card` holds what is known about each."""
-    listed: OrderedDict[BenchmarkDataset, dict[ThreatModel, dict[str, dict[str, Any]]]] = OrderedDict()
-    known = {d.value: d for d in BenchmarkDataset}
-    for name, card in zoo.cards().items():
-        data, threat, model = name.split("/")
-        if data in known:
-            of_threat = listed.setdefault(known[data], {}).setdefault(ThreatModel(threat), {})
-            of_threat[model] = {"card": card, "model": lambda name=name: zoo.build(name)}
-    return listed

@@ -1,4 +1,4 @@
-"""RobustBench's functions with their call signatures, on Brinell's leaderboards, data and model zoo."""
+"""The evaluation of RobustBench: `benchmark`, on Brinell's leaderboards."""
 
 import os
 import warnings
@@ -11,21 +11,8 @@ from torch import Tensor, nn
 
 from brinell.analysis.corruptions.table import CELLS
 from brinell.compat.functions import Function
-from brinell.compat.robustbench_data import (
-    CORRUPTIONS,
-    FOLDERS,
-    BenchmarkDataset,
-    ThreatModel,
-    as_text,
-    clean_accuracy,
-    load_cifar10,
-    load_cifar10c,
-    load_cifar100,
-    load_cifar100c,
-    load_clean_dataset,
-    load_imagenet,
-    models,
-)
+from brinell.compat.robustbench.data import FOLDERS
+from brinell.compat.robustbench.model_zoo.enums import as_text
 from brinell.core.dataset import Problem
 from brinell.data.load import ROBUSTBENCH, load
 from brinell.errors import InputError
@@ -36,11 +23,6 @@ from brinell.models import zoo
 from brinell.models.wrap import ALLOWED, TorchClassifier, wrap
 from brinell.results import Run
 from brinell.results.format.manifest import MANIFEST
-
-__all__ = [
-    "CORRUPTIONS", "BenchmarkDataset", "ThreatModel", "benchmark", "clean_accuracy", "load_cifar10", "load_cifar10c",
-    "load_cifar100", "load_cifar100c", "load_clean_dataset", "load_imagenet", "load_model",
-]  # fmt: skip
 
 MODEL_INFO = "model_info"
 
@@ -95,42 +77,6 @@ def benchmark(
     return _accuracies(record)
 
 
-def load_model(
-    model_name: str, model_dir: str | os.PathLike[str] = "./models", dataset: Any = "cifar10",
-    threat_model: Any = "Linf", custom_checkpoint: str | os.PathLike[str] = "", norm: str | None = None,
-) -> nn.Module:  # fmt: skip
-    """Return a published model as a module in evaluation mode, for inputs in [0, 1].
-
-    Differences from the original: weights are read without executing code in them. Weights that are not in `model_dir`
-    are downloaded to the cache of Brinell and checked against their hash (docs/zoo.md). `custom_checkpoint` is a file
-    with other weights for the same network, read in the same way. Ensembles return log probabilities instead of
-    probabilities. `norm` is the deprecated name of `threat_model`.
-
-    >>> load_model("Demo", dataset="fashion-mnist").training
-    False
-    """
-    threat = as_text(threat_model)
-    if norm is not None:
-        warnings.warn("norm is deprecated, use threat_model instead", DeprecationWarning, stacklevel=2)
-        threat = norm
-    classifier = zoo.load(
-        f"{as_text(dataset)}/{threat}/{model_name}", folder=Path(model_dir), checkpoint=custom_checkpoint or None
-    )
-    return classifier.module if classifier.mean is None and classifier.std is None else _WithNormalisation(classifier)
-
-
-class _WithNormalisation(nn.Module):
-    """A module that normalises its inputs and returns the logits of the classifier."""
-
-    def __init__(self, classifier: TorchClassifier) -> None:
-        super().__init__()
-        self.module, self._classifier = classifier.module, classifier
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._classifier.forward(x).logits
-
-
 def _classifier(model: Any, name: str | None, device: torch.device | str | None) -> TorchClassifier:
     module = model if isinstance(model, nn.Module) else Function(model).eval()
     if module.training:
@@ -165,10 +111,3 @@ def _log(record: Record, path: Path) -> None:
     with path.open("a") as file:
         file.write(f"{record.key}: clean accuracy {record.clean:.2f}%, robust accuracy {record.best:.2f}%, ")
         file.write(f"n = {record.n}, verdict {record.verdict}, run {record.run}\n")
-
-
-def __getattr__(name: str) -> Any:
-    """Return `model_dicts`, the published models by data set, threat model and name, made when it is first read."""
-    if name == "model_dicts":
-        return models()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
