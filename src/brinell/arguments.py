@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from brinell.core.attack import AnyAttack
+from brinell.core.certificate import Certifier
 from brinell.core.dataset import Problem
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
@@ -67,6 +68,9 @@ AttackLike = str | AnyAttack | Stage
 
 PlanLike = Plan | AttackLike | Sequence[AttackLike]
 """A plan, its name, an attack, or a list of attacks."""
+
+CertifyLike = bool | str | Sequence[str] | Certifier
+"""Whether to certify, or the method, several methods, or a certifier of your own."""
 
 RankingLike = str | AnyAttack | MaltRanking | None
 """What ranks target classes: an attack or its name, "malt", or the logits (None)."""

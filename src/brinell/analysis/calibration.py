@@ -20,6 +20,7 @@ from brinell.analysis.predictions import (
     read_chunks,
     with_adversarials,
 )
+from brinell.arguments import DataLike, ModelLike
 from brinell.core.dataset import Chunk
 from brinell.errors import InputError
 from brinell.evaluation import coerce
@@ -125,7 +126,7 @@ def _points(name: str, bins: Iterable[Bin]) -> Series:
 
 
 def calibration(
-    classifier: Any, problem: Any, run: AnyRun | None = None,
+    classifier: ModelLike, problem: DataLike, run: AnyRun | None = None,
     *, bins: int = BINS, seed: int = 0, device: torch.device | str | None = None,
 ) -> Calibration:  # fmt: skip
     """Measure how far confidence is from accuracy, before and after temperature scaling.

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from brinell.analysis.intervals import Floats, Z, interval_series, percent
 from brinell.analysis.predictions import Predictions, predict, read_chunks
+from brinell.arguments import DataLike, ModelLike
 from brinell.core.dataset import Problem
 from brinell.errors import InputError
 from brinell.evaluation import coerce
@@ -74,7 +75,7 @@ class Detection:
 
 
 def detection(
-    classifier: Any, problem: Any, sets: "Mapping[str, Any] | None" = None,
+    classifier: ModelLike, problem: DataLike, sets: "Mapping[str, DataLike] | None" = None,
     *, seed: int = 0, device: torch.device | str | None = None,
 ) -> Detection:  # fmt: skip
     """Measure how well confidence separates the model's own inputs from the inputs of other data sets.
@@ -157,7 +158,7 @@ def auroc_interval(area: float, m: int, n: int) -> tuple[float, float]:
     return low, bound(area, 1.0) if area < 1 else 1.0
 
 
-def synthetic(problem: Any, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
+def synthetic(problem: DataLike, seed: int = 0, n: int | None = None) -> dict[str, Problem]:
     """Return three problems by name: Gaussian noise, uniform noise and smooth blobs, in the input shape of `problem`.
 
     Each has `n` inputs (default: as many as `problem`). If `problem` is streamed, the noise is generated when read.

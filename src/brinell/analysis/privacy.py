@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from brinell.analysis.predictions import (
     read_chunks,
     with_adversarials,
 )
+from brinell.arguments import DataLike, ModelLike
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Chunk
@@ -111,7 +111,7 @@ class Privacy(CleanAndAdversarial[Leakage]):
 
 
 def privacy(
-    classifier: Any, members: Any, others: Any,
+    classifier: ModelLike, members: DataLike, others: DataLike,
     *, runs: tuple[AnyRun, AnyRun] | None = None, threat: Threat | None = None, attack: AnyAttack = ATTACK,
     seed: int = 0, device: torch.device | str | None = None,
 ) -> Privacy:  # fmt: skip

@@ -19,6 +19,7 @@ from brinell.analysis.intervals import (
     resamples,
 )
 from brinell.analysis.predictions import Predictions, predict, read_chunks
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.errors import InputError
@@ -120,8 +121,8 @@ class Shift:
 
 
 def shift(
-    classifier: Any, problem: Any, sets: Mapping[str, Any],
-    *, baselines: Sequence[Any] = (), threat: Threat | None = None, plan: Any = "autoattack",
+    classifier: ModelLike, problem: DataLike, sets: Mapping[str, DataLike],
+    *, baselines: Sequence[Any] = (), threat: Threat | None = None, plan: PlanLike = "autoattack",
     out: str | os.PathLike[str] | None = None, resume: bool = False, progress: bool | None = None, seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Shift:  # fmt: skip

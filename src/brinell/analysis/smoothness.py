@@ -10,6 +10,7 @@ from torch import Tensor
 
 from brinell.analysis.intervals import Floats, bootstrap, interval_series
 from brinell.analysis.layers import OUTPUT, Function, default_layers, layer_function
+from brinell.arguments import DataLike, ModelLike
 from brinell.checks import model as model_checks
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -99,7 +100,7 @@ def _short(v: float) -> str:
 
 
 def smoothness(
-    classifier: Any, problem: Any, threat: Threat | None = None,
+    classifier: ModelLike, problem: DataLike, threat: Threat | None = None,
     *, layers: Sequence[str] | None = None, output_norm: str = OUTPUT_NORM, angular: bool = False,
     steps: int = STEPS, restarts: int = 2, seed: int = 0, device: torch.device | str | None = None,
 ) -> Smoothness:  # fmt: skip

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from brinell.analysis.intervals import Bools, percent
 from brinell.analysis.predictions import AnyRun, open_run_of, predict, read_chunks, with_adversarials
+from brinell.arguments import DataLike, ModelLike
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.results import Proportion, row_queries
@@ -100,8 +100,8 @@ def _repeats(a: RepeatedAccuracy | None) -> str:
 
 def transfer(
     runs: Mapping[str, AnyRun],
-    classifiers: Mapping[str, Any],
-    problem: Any,
+    classifiers: Mapping[str, ModelLike],
+    problem: DataLike,
     *,
     passes: int = 1,
     device: torch.device | str | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from brinell.arguments import DataLike, ModelLike, PlanLike
+from brinell.arguments import CertifyLike, DataLike, ModelLike, PlanLike
 from brinell.core.dataset import Problem, sample_hashes
 from brinell.core.execution import Execution, ExecutionOptions
 from brinell.core.plan import Plan
@@ -36,7 +36,8 @@ CHEAP = "crown"
 def curve(
     classifier: ModelLike, problem: DataLike, norm: str | float = "L2", plan: PlanLike = "minimal",
     *, known: Sequence["Run | str | os.PathLike[str]"] = (), out: str | os.PathLike[str] | None = None,
-    resume: bool = False, progress: bool | None = None, certify: Any = False, **options: "Unpack[ExecutionOptions]",
+    resume: bool = False, progress: bool | None = None, certify: CertifyLike = False,
+    **options: "Unpack[ExecutionOptions]",
 ) -> Curve:  # fmt: skip
     """Measure the robustness curve of a model: the smallest distance at which attacks break each sample.
 

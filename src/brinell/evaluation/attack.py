@@ -1,14 +1,14 @@
 """Run a single attack on every sample without storing a Run: its rows, its adversarial images, or both."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.arguments import DataLike, ModelLike, TargetsLike
+from brinell.arguments import AttackLike, DataLike, ModelLike, TargetsLike
 from brinell.core.attack import AnyAttack
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.execution import ComputeOptions, Execution
@@ -35,11 +35,27 @@ if TYPE_CHECKING:
 BEST = "best"
 
 
+@overload
 def attack(
-    classifier: ModelLike, problem: DataLike, threat: Threat, attack: "AnyAttack | Stage",
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: AttackLike,
+    *, targets: TargetsLike = ..., start: Tensor | None = ..., early_exit: bool = ..., images: Literal[False] = ...,
+    progress: bool | None = ..., **options: "Unpack[ComputeOptions]",
+) -> pa.Table: ...  # fmt: skip
+
+
+@overload
+def attack(
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: AttackLike,
+    *, targets: TargetsLike = ..., start: Tensor | None = ..., early_exit: bool = ..., images: bool | str,
+    progress: bool | None = ..., **options: "Unpack[ComputeOptions]",
+) -> tuple[pa.Table, Tensor]: ...  # fmt: skip
+
+
+def attack(
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: AttackLike,
     *, targets: TargetsLike = None, start: Tensor | None = None, early_exit: bool = True, images: bool | str = False,
     progress: bool | None = False, **options: "Unpack[ComputeOptions]",
-) -> Any:  # fmt: skip
+) -> pa.Table | tuple[pa.Table, Tensor]:  # fmt: skip
     """Run one attack on every sample, also if misclassified, and return one row per sample, in the problem's order.
 
     Nothing is stored. `images=True` returns (rows, images): the verified adversarial of every broken sample, and the

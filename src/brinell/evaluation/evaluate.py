@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from brinell.arguments import DataLike, ModelLike, PlanLike, RankingLike
+from brinell.arguments import CertifyLike, DataLike, ModelLike, PlanLike, RankingLike
 from brinell.checks.survivors import Kept, first_ids, run_survivor_checks
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.execution import Execution
@@ -56,7 +56,7 @@ def evaluate(
     audit: float | int | None = None, escalate: bool | None = None, queries: int | None = None,
     rank_by: RankingLike = None, rank_eps: float | str | None = None, targets: int | None = None,
     steps: int | None = None, rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
-    also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: Any = False,
+    also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: CertifyLike = False,
     name: str | None = None,
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.checks.detector import fit_to_detector
 from brinell.core.attack import Requires
 from brinell.core.dataset import Problem
@@ -43,8 +44,8 @@ REMEDY = "Pass the same model, threat and plan as in the evaluation."
 
 
 def test_run(
-    run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any, threat: Threat, plan: Any,
-    *, n: int = SAMPLES, inner: int = INNER, layer: Any = None, progress: bool | None = None,
+    run: "Run | str | os.PathLike[str]", classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike,
+    *, n: int = SAMPLES, inner: int = INNER, layer: str | None = None, progress: bool | None = None,
 ) -> Run:  # fmt: skip
     """Run the binarization test with the plan of a Run, and return the Run with the outcome stored among its checks.
 
@@ -76,7 +77,7 @@ def _updated(opened: Run, **values: Any) -> Run:
 
 
 def probe_run(
-    run: "Run | str | os.PathLike[str]", classifier: Any, problem: Any, threat: Threat, plan: Any,
+    run: "Run | str | os.PathLike[str]", classifier: ModelLike, problem: DataLike, threat: Threat, plan: PlanLike,
     *, stage: str | None = None, n: int = SAMPLES, neighbours: int = NEIGHBOURS, queries: int = QUERIES,
     progress: bool | None = None,
 ) -> Run:  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
+from brinell.core.attack import AnyAttack
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
 from brinell.engine.events import Note
@@ -19,7 +21,7 @@ from brinell.ops.losses import LOSSES
 from brinell.train.curve import Epoch, best_epoch
 from brinell.train.folder import Folder, load
 from brinell.train.loop import Loop, TrainingJob, training_precision
-from brinell.train.methods import as_method
+from brinell.train.methods import Method, as_method
 from brinell.train.model import TrainableModel, as_trainable, prepare
 from brinell.train.progress import Listener, listening
 from brinell.train.recipe import Recipe
@@ -44,16 +46,16 @@ class Trained:
 
 
 def fit(
-    model: Any,
-    data: Any,
+    model: ModelLike,
+    data: DataLike | TrainingSamples,
     threat: Threat,
-    method: Any = "pgd",
+    method: str | Method | AnyAttack = "pgd",
     recipe: Recipe | None = None,
     *,
     out: str | os.PathLike[str],
     resume: bool = False,
-    validation: Any = None,
-    plan: Any = "fast",
+    validation: DataLike | TrainingSamples | float | None = None,
+    plan: PlanLike = "fast",
     device: torch.device | str | None = None,
     checkpoint_every: float = CHECKPOINT_EVERY,
     progress: "bool | Listener | None" = None,

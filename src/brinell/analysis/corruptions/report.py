@@ -13,6 +13,7 @@ import torch
 from brinell.analysis.corruptions.baselines import ALEXNET, Baseline, Setting, save_table
 from brinell.analysis.corruptions.table import Correct, MeanAccuracy, chunk_size, correct_predictions, mean_accuracy
 from brinell.analysis.intervals import interval_series
+from brinell.arguments import DataLike, ModelLike
 from brinell.checks.model import check_train_mode
 from brinell.core.dataset import Chunk, Problem
 from brinell.core.model import Classifier
@@ -196,9 +197,9 @@ def _percent(p: Proportion | MeanAccuracy | float | None) -> float | None:
 
 
 def corruption_accuracy(
-    classifier: Any, problem: Any, names: Iterable[str] = COMMON, severities: Iterable[int] = SEVERITIES,
+    classifier: ModelLike, problem: DataLike, names: Iterable[str] = COMMON, severities: Iterable[int] = SEVERITIES,
     seed: int = 0,
-    *, clean: Any = None, device: torch.device | str | None = None,
+    *, clean: DataLike | None = None, device: torch.device | str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CorruptionReport:  # fmt: skip
     """Measure the accuracy of a model on corrupted images.

@@ -282,10 +282,10 @@ def transfer(
             got=f"{len(found.models)} --model and {len(runs)} Runs",
             remedy="Give one --model for each Run, in the same order.",
         )
-    models = {m.model: m.result for m in found.measured}
+    models = {m.model: m.result for m in found.measured if m.result is not None}
     if folders:
         first = {r.identity.model.fingerprint: r for r in reversed(runs)}
-        prints = {name: m.fingerprint for name, m in models.items() if m is not None}
+        prints = {name: m.fingerprint for name, m in models.items()}
         sources = {name: first[key] for name, key in prints.items() if key in first}
     else:
         sources = dict(zip((m.model for m in found.models), runs, strict=False))

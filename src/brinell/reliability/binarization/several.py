@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.core.threat import Threat
 from brinell.errors import InputError, one_of
 from brinell.reliability.binarization.result import BinarizationTest, KappaLevel, bracketed
@@ -112,7 +113,7 @@ def _series(name: str, x: tuple[str, ...], shares: Sequence[Proportion]) -> Seri
 
 
 def test_attacks(
-    classifier: Any, problem: Any, threat: Threat, attacks: Iterable[Any],
+    classifier: ModelLike, problem: DataLike, threat: Threat, attacks: Iterable[PlanLike],
     *, sweep: str | None = None, values: Sequence[int | float] | None = None, inner: int = 999,
     kappa: float | None = None, curve: bool = False, random_queries: int | None = None, **options: Any,
 ) -> AttackTests:  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.attacks import Pursuit
 from brinell.core.attack import Requires
 from brinell.core.execution import ComputeOptions, Execution
@@ -32,9 +33,10 @@ SAMPLES = 64
 
 
 def probe(
-    classifier: Any, problem: Any, threat: Threat, attack: Any = "apgd-ce",
-    *, surrogate: Any = None, stage: str | None = None, samples: int = SAMPLES, neighbours: int = NEIGHBOURS,
-    queries: int = QUERIES, progress: bool | None = False, **options: "Unpack[ComputeOptions]",
+    classifier: ModelLike, problem: DataLike, threat: Threat, attack: PlanLike = "apgd-ce",
+    *, surrogate: ModelLike | None = None, stage: str | None = None, samples: int = SAMPLES,
+    neighbours: int = NEIGHBOURS, queries: int = QUERIES, progress: bool | None = False,
+    **options: "Unpack[ComputeOptions]",
 ) -> Probes:  # fmt: skip
     """Look for signs that an attack fails for reasons other than the model's robustness.
 

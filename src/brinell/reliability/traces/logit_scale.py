@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from brinell.arguments import DataLike, ModelLike
 from brinell.attacks import PGD
 from brinell.core.attack import AnyAttack, Requires
 from brinell.core.dataset import Problem
@@ -128,7 +129,7 @@ def _percent(p: Proportion) -> str:
 
 
 def logit_scales(
-    classifier: Any, problem: Any, threat: Threat, scales: Sequence[int | float] = SCALES,
+    classifier: ModelLike, problem: DataLike, threat: Threat, scales: Sequence[int | float] = SCALES,
     *, attack: AnyAttack = ATTACK, progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> LogitScales:  # fmt: skip
     """Return the share of zero gradient coordinates, and the robust accuracy, with the logits divided by each scale.

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from brinell.arguments import DataLike, ModelLike
 from brinell.attacks import APGD, PGD, MomentumPGD
 from brinell.core.attack import AnyAttack, Attack
 from brinell.core.dataset import Chunk
@@ -181,7 +182,7 @@ class _Traced:
 
 
 def trace(
-    classifier: Any, problem: Any, threat: Threat, attacks: Sequence[str | AnyAttack] = ATTACKS,
+    classifier: ModelLike, problem: DataLike, threat: Threat, attacks: Sequence[str | AnyAttack] = ATTACKS,
     *, losses: Sequence[str] = ("ce",), steps: Sequence[int] = STEPS, rel_steps: Sequence[int | float] = REL_STEPS,
     progress: bool | None = False, **options: "Unpack[ComputeOptions]",
 ) -> Traces:  # fmt: skip
