@@ -90,8 +90,13 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool | None) -> None:
     """Send the estimated cost to the listener if the evaluation may take long enough to be worth a pilot."""
-    if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED:
+    if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED or (not escalate and _is_finished(folder)):
         return
     cost = predict(remaining_work(s, folder, escalate))
-    for text in (f"expected: {cost}", *cost.notes) if cost.forwards else ():
+    for text in (f"expected: {cost}", *cost.notes):
         s.context.listener(Note(text))
+
+
+def _is_finished(folder: Path | None) -> bool:
+    """Return whether the folder holds a finished Run, to which only `escalate` can add."""
+    return folder is not None and (folder / MANIFEST).exists() and Run.open(folder).finished

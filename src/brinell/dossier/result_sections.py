@@ -8,6 +8,7 @@ import numpy as np
 from brinell.dossier.check_dossier import unpack, wilson
 from brinell.dossier.markup import DossierView, Html, Section, badge, element, facts, items, join, table
 from brinell.dossier.system_sections import access, level_decision, run_name
+from brinell.results.evidence import check_title
 
 # A group with fewer samples says little: its interval is up to 27 points wide.
 SMALL = 50
@@ -215,7 +216,7 @@ def checks(view: DossierView) -> Section:
     """Return the section about the evaluation itself: verdict, reasons, evidence and checks."""
     parts = [element("p", "A weak or broken evaluation overstates robustness. These checks test the evaluation.")]
     for i, run in enumerate(view.runs):
-        rows = [(c["name"], badge(c["level"]), c["message"]) for c in run["checks"]]
+        rows = [(check_title(c["name"]), badge(c["level"]), c["message"]) for c in run["checks"]]
         rows += [(f"probe of {p['attack']}", badge(p["level"]), p["message"]) for p in run["probes"]]
         parts += [
             element("h3", run["name"], ", ", run["threat"]["text"]),

@@ -19,6 +19,7 @@ from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, StageResult
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Table, saved
+from brinell.results.evidence import check_title
 from brinell.untrusted import cleaned
 
 EXAMPLES, MOST_IMAGE_TEXT = 4, 1_500_000  # examples per group; characters of all images
@@ -117,7 +118,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         largest_margins=None if minimum_norm else figures.largest_margins(s),
         classes=None if minimum_norm else figures.classes(s, names),
         examples=adversarial_examples(run, s, problem, names, max(EXAMPLES // share, 2), MOST_IMAGE_TEXT // share),
-        checks=tuple(sorted(run.checks, key=lambda c: ORDER.get(str(c["level"]), 1))),
+        checks=tuple({**c, "name": check_title(c["name"])} for c in _by_level(run.checks)),
         analyses=tuple(saved(run.path)),
         cost=cost,
         costs=cost_table,
@@ -126,6 +127,10 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         manifest=_manifest(run),
         paragraph=paragraph(run),
     )
+
+
+def _by_level(checks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(checks, key=lambda c: ORDER.get(str(c["level"]), 1))
 
 
 def gauge(clean: Proportion, robust: Proportion, certified: Proportion | None = None) -> str:
