@@ -93,9 +93,13 @@ def import_extra(module: str, extra: str, what: str) -> Any:
     """Return an optional dependency as a module, or raise an error that names the pip extra to install."""
     try:
         return importlib.import_module(module)
-    except ImportError:
-        remedy = f"Install it: pip install 'brinell[{extra}]'."
-        raise MissingExtra(expected=what, got="an installation without it", remedy=remedy) from None
+    except ImportError as error:
+        package, lacks = (name.partition(".")[0] for name in (module, error.name or ""))
+        if lacks not in ("", package):
+            got, remedy = f"an installation of {package} without {lacks}, which it imports", f"pip install {lacks}."
+        else:
+            got, remedy = "an installation without it", f"pip install 'brinell[{extra}]' (in a clone '.[{extra}]')."
+        raise MissingExtra(expected=what, got=got, remedy=f"Install it: {remedy}") from None
 
 
 def check_output_paths(*paths: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from brinell.data import SETS, load
 from brinell.evaluation.coerce import OPTIONS
@@ -129,3 +130,11 @@ def test_a_named_set_can_be_evaluated(brinell: Any, tmp_path: Path, here: Path) 
         by_name["robust_accuracy"]
         == json.loads(brinell("evaluate", "-d", "data.npz", *arguments)[1])["robust_accuracy"]
     )
+
+
+def test_show_says_what_the_labels_of_a_folder_mean(brinell: Any, tmp_path: Path) -> None:
+    for name in ("bag", "Tshirt"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("L", (4, 3)).save(tmp_path / "images" / name / "0.png")
+    code, out, _ = brinell("data", "show", f"{tmp_path / 'images'},mode=L", width=100)
+    assert code == 0 and "0 Tshirt, 1 bag" in out and "1 × 3 × 4" in out

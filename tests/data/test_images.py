@@ -10,7 +10,9 @@ import pytest
 import torch
 from PIL import Image
 from published import imagenet, pixels
+from torch import nn
 
+import brinell
 from brinell import InputError, MissingExtra
 from brinell.data import PREPROCESSINGS, Preprocessing, load
 from brinell.data.image_folders import (
@@ -92,6 +94,25 @@ def test_grey_and_transparent_pictures_become_colours(tmp_path: Path) -> None:
     grey = pixels(4, 8, 8)
     assert np.array_equal(read(tmp_path, grey, "none"), np.repeat(grey[..., None], 3, axis=2))
     assert np.array_equal(read(tmp_path, pixels(4, 8, 8, 4), "none"), pixels(4, 8, 8, 4)[..., :3])
+    assert np.array_equal(read(tmp_path, grey, Preprocessing(mode="L")), grey[..., None])
+
+
+def test_a_folder_of_grey_pictures(tmp_path: Path) -> None:
+    """Colours by default, as in torchvision; one channel on request. A model with one channel gets the hint."""
+    grey = pixels(4, 8, 8)
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(grey).save(tmp_path / "cat" / "0.png")
+    assert load(tmp_path).shape() == (3, 8, 8)
+    x, _ = load(tmp_path, mode="L")
+    assert x.shape == (1, 1, 8, 8) and torch.equal(x[0, 0] * 255, torch.from_numpy(grey).float())
+    with pytest.raises(brinell.ModelError, match="mode=L"):
+        brinell.evaluate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).eval(), tmp_path, brinell.Linf(0.1))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval()
+    torch.nn.init.constant_(net[1].bias, 0).data[0] = 99
+    with pytest.raises(brinell.ModelError, match="The labels are 0 cat"):
+        brinell.evaluate(net, tmp_path, brinell.Linf(0.1), "fgsm", expected_clean_accuracy=0)
+    with pytest.raises(InputError, match="one folder per class"):
+        load(tmp_path / "cat")
 
 
 @pytest.fixture
@@ -111,8 +132,13 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
     (chunk,) = problem.chunks(9)
     assert chunk.y.tolist() == [0, 1, 1] and problem.shape() == (3, 6, 5)
     assert (255 * chunk.x[:, 0, 0, 0]).round().tolist() == [100, 50, 0]
-    assert problem.name == "pictures/none" and load(folder, preprocessing="Res224").shape() == (3, 224, 224)
+    assert problem.name == "pictures" and load(folder, preprocessing="Res224").shape() == (3, 224, 224)
     assert [c.y.tolist() for c in problem[1:].chunks(1)] == [[1], [1]]
+    # Every folder is a class, also one without pictures.
+    assert problem[1:].classes == ("ant", "cat", "emu") and "0 ant, 1 cat, 2 emu" in problem.notes[0]
+    assert repr(problem) == "<Problem pictures, 3 samples read from Images, 3 classes>"
+    with pytest.raises(AttributeError, match="x, y = problem"):
+        _ = problem.y
     again = pickle.loads(pickle.dumps(problem))  # as workers get it
     assert torch.equal(next(again.chunks(9)).x, chunk.x)
 

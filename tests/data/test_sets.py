@@ -156,7 +156,7 @@ def test_imagenet_is_streamed_in_the_order_of_a_list(tmp_path: Path) -> None:
     assert problem.streamed and chunk.y.tolist() == [999, names.index("n02000003")] and chunk.ids.tolist() == [0, 1]
     wanted = np.stack([pictures["n02000998/2.JPEG"], pictures["n02000003/0.JPEG"]]).transpose(0, 3, 1, 2)
     assert torch.equal(chunk.x, torch.from_numpy(wanted).float() / 255)
-    assert problem.name == "imagenet/none/some"
+    assert problem.name == "imagenet/some"
     whole = load("imagenet", root=tmp_path / "val")
     assert [c.y.tolist() for c in whole.chunks(10)] == [[0, 4, 999]] and whole.shape() == (3, 224, 224)
     assert [c.ids.tolist() for c in load("imagenet", 2, root=tmp_path).chunks(10)] == [[0, 1]]

@@ -82,7 +82,8 @@ def changed(value: float) -> Tensor:
 
 
 CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
-    "above the box": (InputError, "wrap", lambda out: run(data=(255 * X, Y))(out)),
+    "above the box": (InputError, "wrap", lambda out: run(data=(3 * X, Y))(out)),
+    "levels of pictures": (InputError, "divide them by 255", lambda out: run(data=(255 * X, Y))(out)),
     "below the box": (InputError, "inputs in [0, 1]", lambda out: run(data=((X - 0.5) / 0.2, Y))(out)),
     "one value outside": (InputError, "1.1", lambda out: run(data=(changed(1.1), Y))(out)),
     "nan": (InputError, "sample 3", lambda out: run(data=(changed(torch.nan), Y))(out)),
@@ -114,6 +115,7 @@ CASES: dict[str, tuple[type[BrinellError], str, Callable[[Path], Any]]] = {
     "negative eps": (ThreatError, "eps > 0", lambda out: run(threat=Linf(-0.1))(out)),
     "zero eps": (ThreatError, "eps > 0", lambda out: run(threat=Linf(0))(out)),
     "nan eps": (ThreatError, "eps > 0", lambda out: run(threat=Linf(float("nan")))(out)),
+    "eps that divides by zero": (ThreatError, "which divides by zero", lambda out: run(threat=Linf("8/0"))(out)),
     "eps that is no number": (ThreatError, "8/255", lambda out: run(threat=Linf("8/x"))(out)),
     "Linf eps in 0-255 units": (ThreatError, "8/255", lambda out: run(threat=Linf(8))(out)),
     "L2 eps in 0-255 units": (ThreatError, "divide", run(threat=L2(200))),

@@ -141,7 +141,7 @@ def test_modes_name_the_parts_in_train_mode() -> None:
     net = small()
     assert wrap(net).modes() == []
     net[1].train()
-    assert wrap(net).modes() == ["1"]
+    assert wrap(net).modes() == [f"1 ({type(net[1]).__name__})"]
 
 
 def test_names() -> None:

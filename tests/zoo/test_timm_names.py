@@ -90,3 +90,11 @@ def test_names_that_timm_does_not_know(timm: dict[str, Any], monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtra, match=r"brinell\[zoo\]"):
         load_model("timm:small")
+
+
+def test_a_package_that_timm_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timm.py").write_text("import torchvision_of_nobody")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(MissingExtra, match=r"timm without torchvision_of_nobody.*: pip install torchv"):
+        load_model("timm:resnet18")

@@ -43,7 +43,7 @@ def check_train_mode(classifier: Classifier) -> Finding:
         classifier,
         "train mode",
         expected="a model in evaluation mode",
-        got=f"train mode in {', '.join(modules[:3])}{' …' if len(modules) > 3 else ''}",
+        got=f"train mode in {', '.join(modules[:3])}{', …' if len(modules) > 3 else ''}",
         remedy="Call net.eval() first: batch normalisation and dropout behave differently in training.",
     )
 
@@ -58,15 +58,17 @@ def first_forward(oracle: Oracle, chunk: Chunk) -> Output:
         raise ModelError(
             expected=f"a model that accepts a batch of float32 inputs of shape {tuple(chunk.x.shape[1:])}",
             got=error_text(error),
-            remedy=_remedy(oracle.classifier, tuple(chunk.x.shape[1:])),
+            remedy=_remedy(oracle.classifier, tuple(chunk.x.shape[1:]), str(error)),
         ) from error
 
 
-def _remedy(classifier: Classifier, shape: tuple[int, ...]) -> str:
+def _remedy(classifier: Classifier, shape: tuple[int, ...], error: str) -> str:
     """Return the remedy for a model that fails on inputs of this shape, chosen by the most likely cause."""
     advice = "Check the shape of the inputs and the model's dtype: net(x) must work for the data."
     if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS:
         return f"Move the channels first: x.permute(0, 3, 1, 2). {advice}"
+    if shape[0] == 3 and "to have 1 channels" in error:
+        return f'For files of grey pictures read one channel: --data FOLDER,mode=L, or load(…, mode="L"). {advice}'
     return f"Add a channel axis: x[:, None]. {advice}" if len(shape) == 2 else advice
 
 

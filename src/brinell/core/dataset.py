@@ -25,7 +25,7 @@ from brinell.core.samples import (
     read_stream,
     require_shape,
 )
-from brinell.errors import BrinellError, InputError, error_text
+from brinell.errors import BrinellError, InputError, MissingName, error_text
 
 # Samples read at a time from a Dataset.
 READ = 256
@@ -72,6 +72,8 @@ class Problem:
         self.name = name
         self.notes: list[str] = []
         """What was done to the inputs, for the notes of a Run."""
+        self.classes = _class_names(x)
+        """The names of the classes in the order of their labels, if the data set has them, else None."""
         self._source: Any = None
         if y is None and _is_source(x):
             self._source, self._given_ids, self.names = x, ids, None
@@ -86,6 +88,16 @@ class Problem:
         self.names = given or _names(names, len(self.x))
         if len(self.x) == 0:
             raise InputError(expected="at least one sample", got="none", remedy="Check the selection.")
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise that samples which are read one by one have no arrays; the remedy says how to read them."""
+        if name not in ("x", "y", "ids"):
+            raise AttributeError(f"a Problem has no attribute {name!r}")
+        raise MissingName(
+            expected="a problem in memory, which has x, y and ids",
+            got=f"{name} of samples that are read when they are needed",
+            remedy="Read them: x, y = problem, or for chunk in problem.chunks(256), with chunk.x, chunk.y, chunk.ids.",
+        )
 
     def _without_labels(self, x: Any) -> tuple[Any, Any]:
         """Return inputs and labels of a dict of arrays, or of a stream of samples, which is read into memory."""
@@ -155,7 +167,8 @@ class Problem:
     def __repr__(self) -> str:
         name = f"{self.name}, " if self.name else ""
         if self.streamed:
-            return f"<Problem {name}{len(self):,} samples of a {type(self._source).__name__}>"
+            known = "" if self.classes is None else f", {len(self.classes)} classes"
+            return f"<Problem {name}{len(self):,} samples read from {type(self._source).__name__}{known}>"
         shape = " × ".join(map(str, self.x.shape[1:]))
         return f"<Problem {name}{len(self):,} samples of {shape}, {len(self.y.unique())} classes>"
 
@@ -174,7 +187,7 @@ class Problem:
 
     def _like(self, part: "Problem", index: range) -> "Problem":
         """Return the part with the notes of this problem and the names of its samples at the positions `index`."""
-        part.notes = list(self.notes)
+        part.notes, part.classes = list(self.notes), self.classes
         part.names = None if self.names is None else [self.names[i] for i in index]
         return part
 
@@ -284,6 +297,23 @@ def _names(values: Any, n: int) -> list[str] | None:
         got = f"{len(values)} {'names' if names else 'values'}" if hasattr(values, "__len__") else repr(values)
         raise InputError(expected=f"{n} names, one per sample", got=got, remedy="Pass a list of texts as names.")
     return names
+
+
+def _class_names(source: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes of a data set that has them, ours or torchvision's; else None."""
+    names = getattr(getattr(source, "dataset", source), "classes", None)
+    sound = isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
+    return tuple(names) if names is not None and sound else None
+
+
+def numbered(classes: Collection[str], most: int = 10) -> str:
+    """Return names of classes with their labels, the last one after the first few.
+
+    >>> numbered(["Tshirt", "bag"]), numbered("abcdef", 3)
+    ('0 Tshirt, 1 bag', '0 a, 1 b, 2 c, …, 5 f')
+    """
+    texts = [f"{label} {name}" for label, name in enumerate(classes)]
+    return ", ".join(texts if len(texts) <= most + 1 else [*texts[:most], "…", texts[-1]])
 
 
 def _is_source(x: Any) -> bool:

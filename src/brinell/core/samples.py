@@ -18,6 +18,8 @@ from brinell.ops.defaults import with_gradients
 # Values outside the box by no more than this are rounding errors and are clipped.
 SLACK = 1e-5
 LEVELS = 255
+# Inputs from 0 to more than this are levels of a picture, not features that leave the box.
+LEAST_LEVEL = 8
 BYTES = f"The inputs are bytes (uint8): they were divided by {LEVELS}."
 # The keys of a sample that is a dict, in the order in which they are looked for.
 INPUT_KEYS = ("image", "img", "images", "pixel_values", "x", "input", "inputs", "features")
@@ -73,10 +75,14 @@ def as_inputs(values: Any) -> Tensor:
         remedy = "Drop such samples: ok = x.flatten(1).isfinite().all(1), then Problem(x[ok], y[ok])."
         raise InputError(expected="finite inputs", got=f"NaN or inf in sample {row}", remedy=remedy)
     if len(x) and (float(x.min()) < LO - SLACK or float(x.max()) > HI + SLACK):
+        low, high = float(x.min()), float(x.max())
+        levels = low >= 0 and LEAST_LEVEL < high <= LEVELS
         raise InputError(
             expected=f"inputs in [{LO:g}, {HI:g}]",
-            got=f"values from {float(x.min()):.3g} to {float(x.max()):.3g}",
-            remedy="Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
+            got=f"values from {low:.3g} to {high:.3g}",
+            remedy=f"These look like levels from 0 to {LEVELS}: divide them by {LEVELS}, or pass bytes (uint8)."
+            if levels
+            else "Pass un-normalised images in [0, 1] and put the normalisation inside the model: "
             "brinell.wrap(net, mean=…, std=…).",
         )
     return with_gradients(x.clamp(LO, HI))

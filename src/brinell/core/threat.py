@@ -34,10 +34,11 @@ def parse_eps(eps: float | int | str) -> float:
         return math.inf
     try:
         value = parse_number(eps) if isinstance(eps, str) else float(eps)
-    except (ValueError, OverflowError, TypeError):
+    except (ValueError, OverflowError, TypeError) as error:
+        zero = ", which divides by zero" if str(error).endswith("divides by zero") else ""
         raise ThreatError(
             expected='eps as a number or a fraction such as "8/255"',
-            got=repr(eps)[:60],
+            got=repr(eps)[:60] + zero,
             remedy="Write eps=0.03 or eps='8/255'.",
         ) from None
     return value

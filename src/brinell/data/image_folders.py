@@ -30,6 +30,9 @@ LISTED = "robustbench-5000"
 SPLITS = {"train", "val", "test"}
 LONGEST_LIST = 1 << 28
 LEVELS = 255
+# The modes of Pillow that pictures can be read in: colours, or grey values.
+MODES = ("RGB", "L")
+ONE_PER_CLASS = "Pass the folder that holds one folder per class, with the pictures inside: FOLDER/cat/1.png."
 # The formats of these suffixes. Pillow knows more, and runs other programs for some.
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "TIFF")
 # A picture of a few kilobytes can have any number of pixels. Cameras make less than this.
@@ -43,12 +46,14 @@ class Preprocessing:
     """Preprocessing of a picture: resize, then center crop.
 
     `resize` is the length of the shorter side, or height and width. `crop` is the side of the square center crop,
-    padded with black if the picture is smaller. None skips the step. Bytes become value / 255.
+    padded with black if the picture is smaller. None skips the step. `mode` is "RGB" (three channels) or "L" (one, the
+    grey value). Bytes become value / 255.
     """
 
     resize: int | tuple[int, int] | None = None
     crop: int | None = None
     interpolation: str = "bilinear"
+    mode: str = "RGB"
 
 
 PREPROCESSINGS = {
@@ -65,7 +70,7 @@ def preprocessing(wanted: str | Preprocessing) -> Preprocessing:
     """Return the preprocessing with this name; a `Preprocessing` is returned unchanged.
 
     >>> preprocessing("Res256Crop224")
-    Preprocessing(resize=256, crop=224, interpolation='bilinear')
+    Preprocessing(resize=256, crop=224, interpolation='bilinear', mode='RGB')
     """
     if isinstance(wanted, Preprocessing):
         return wanted
@@ -100,11 +105,15 @@ def center_box(size: tuple[int, int], side: int) -> tuple[int, int, int, int]:
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """A data set of picture files, decoded on access to (3, height, width) in [0, 1], with labels."""
+    """A data set of picture files, decoded on access to (channels, height, width) in [0, 1], with labels."""
 
-    def __init__(self, files: Sequence[Path], labels: Sequence[int], steps: Preprocessing) -> None:
+    def __init__(
+        self, files: Sequence[Path], labels: Sequence[int], steps: Preprocessing, classes: Sequence[str] | None = None
+    ) -> None:
         one_of("an interpolation", steps.interpolation, ("nearest", "bilinear", "bicubic", "lanczos"))
+        one_of("a mode", steps.mode, MODES)
         self.files, self.labels, self.steps = tuple(files), tuple(labels), steps
+        self.classes = None if classes is None else tuple(classes)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -145,12 +154,12 @@ class Images(Dataset[tuple[Tensor, int]]):
             for width, height in (file.size, size):
                 if width * height > MOST_PIXELS:
                     raise ValueError(f"{width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
-            image = file.convert("RGB")
+            image = file.convert(self.steps.mode)
         if size != image.size:
             image = image.resize(size, pillow.Resampling[self.steps.interpolation.upper()])
         if self.steps.crop is not None:
             image = image.crop(center_box(image.size, self.steps.crop))
-        values = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        values = torch.from_numpy(np.atleast_3d(np.array(image))).permute(2, 0, 1).contiguous()
         return values.to(torch.float32) / LEVELS
 
 
@@ -179,7 +188,7 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
         raise InputError(
             expected=f"class folders in {folder}",
             got=", ".join(names) or "no folders",
-            remedy="Pass the folder that holds one folder per class.",
+            remedy=ONE_PER_CLASS,
         )
     label = {name: i for i, name in enumerate(names)}
     chosen = [(n, file) for n in names for file in _pictures(folder / n)] if paths is None else _listed(paths, label)
@@ -191,7 +200,7 @@ def class_folders(folder: Path, steps: Preprocessing, paths: Path | None = None,
             got=f"{len(absent)} missing pictures, e.g. {absent[0].relative_to(folder)}" if absent else "none",
             remedy="Unpack the data set again, or pass another `root` or `paths`.",
         )
-    return Images(files, [label[name] for name, _ in chosen], steps)
+    return Images(files, [label[name] for name, _ in chosen], steps, names)
 
 
 def _pictures(folder: Path) -> list[str]:

@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from brinell.core.dataset import Problem, first_samples
+from brinell.core.dataset import Problem, first_samples, numbered
 from brinell.data import local_files
 from brinell.data.catalogue import SETS, DataSet
 from brinell.data.corruptions import corrupted
 from brinell.data.demo import demo
 from brinell.data.fetch import locate_or_fetch, robustbench_list
-from brinell.data.image_folders import LISTED, Images, Preprocessing, class_folders, is_robustbench_list, preprocessing
+from brinell.data.image_folders import (
+    LISTED,
+    ONE_PER_CLASS,
+    Images,
+    Preprocessing,
+    class_folders,
+    is_robustbench_list,
+    preprocessing,
+)
+from brinell.data.image_folders import SUFFIXES as PICTURES
 from brinell.data.layouts import SEVERITIES, Arrays, Subset
 from brinell.data.local_files import SUFFIXES, read_file
 from brinell.errors import InputError, one_of
@@ -35,6 +44,7 @@ def load(
     version: str | None = None,
     preprocessing: str | Preprocessing | None = None,
     paths: str | os.PathLike[str] | None = None,
+    mode: str | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> Problem:
     """Load a data set, a file or a folder as a Problem with values in [0, 1]; `n` keeps the first n samples.
@@ -45,7 +55,9 @@ def load(
     or another split such as "extra" (SVHN); `corruption` and `severity` (1 to 5) select a part of a corrupted data set,
     or corrupt the images of "demo" or another named data set as they are read; `version` selects a version of
     CIFAR-10.1. For pictures, `preprocessing` is a name or a `Preprocessing`, and `paths` is a text file that lists the
-    pictures to use, or "robustbench" for RobustBench's list of 5,000. `root` is a folder with the files of the data
+    pictures to use, or "robustbench" for RobustBench's list of 5,000. In a folder of pictures, a label is the position
+    of its class folder in sorted order (`problem.classes`), and `mode="L"` reads one channel, the grey value, instead
+    of three. `root` is a folder with the files of the data
     set; the default is the cache, into which freely available data sets are downloaded on first use. Pictures are
     decoded on demand.
 
@@ -54,7 +66,7 @@ def load(
     """
     if n is not None and (not isinstance(n, int | np.integer) or n < 1):
         raise InputError(expected="n of at least 1 (a whole number)", got=repr(n), remedy="Omit n for all samples.")
-    options = {"split": split, "corruption": corruption, "severity": severity, "version": version}
+    options = {"split": split, "corruption": corruption, "severity": severity, "version": version, "mode": mode}
     if paths == ROBUSTBENCH:
         paths = robustbench_list()
     places = {k: v if v is None else Path(v).expanduser() for k, v in (("paths", paths), ("root", root))}
@@ -149,17 +161,20 @@ def _named(s: DataSet, n: int | None, given: dict[str, Any]) -> Problem:
     data = s.layout.read(locate_or_fetch(s, subset, given.get("root")), subset)
     name = "/".join(p for p in (s.name, subset.label) if p)
     if isinstance(data, Images):
-        return Problem(data, name=f"{name}/{_describe(given.get('preprocessing', s.preprocessing), subset.paths)}")
+        described = _describe(given.get("preprocessing", s.preprocessing), subset.paths)
+        return Problem(data, name="/".join(p for p in (name, described) if p))
     x, y = _checked(Arrays(data.x[:n], data.y[:n]), s)
     return Problem(_points(x), y, name=name)
 
 
 def _describe(steps: str | Preprocessing, paths: Path | None) -> str:
     """Return the preprocessing and the selection of pictures as text, for the name of a problem."""
-    text = steps if isinstance(steps, str) else f"{steps.interpolation}-{steps.resize}-{steps.crop}"
-    if paths is None:
-        return text
-    return f"{text}/{LISTED if is_robustbench_list(paths) else paths.stem}"
+    chosen = preprocessing(steps)
+    numbers = f"{chosen.interpolation}-{chosen.resize}-{chosen.crop}"
+    unchanged = chosen.resize is None and chosen.crop is None
+    text = "" if unchanged else steps if isinstance(steps, str) else numbers
+    listed = "" if paths is None else LISTED if is_robustbench_list(paths) else paths.stem
+    return "/".join(part for part in (text, listed) if part)
 
 
 def _points(x: Any) -> Any:
@@ -181,6 +196,19 @@ def _file(path: Path) -> Problem:
     return Problem(stored["x"], stored["y"], stored.get("ids"), name=path.name)
 
 
+def _pictures(path: Path, given: dict[str, Any]) -> Problem:
+    """Return the pictures in the user's class folders; the notes say which label a class has."""
+    _refuse_options(given, ("preprocessing", "paths", "mode"), f"class folders {path.name}")
+    steps = given.get("preprocessing", "none")
+    wanted = preprocessing(steps)
+    wanted = replace(wanted, mode=given.get("mode", wanted.mode))
+    images = class_folders(path, wanted, given.get("paths"))
+    name = "/".join(part for part in (path.resolve().name, _describe(steps, given.get("paths"))) if part)
+    problem = Problem(images, name=name)
+    problem.notes.append(f"Labels are the class folders in sorted order: {numbered(images.classes or ())}.")
+    return problem
+
+
 def _path(path: Path, given: dict[str, Any]) -> Problem:
     if not path.exists():
         near = difflib.get_close_matches(path.name.lower(), (DEMO, *SETS), n=2)
@@ -195,10 +223,11 @@ def _path(path: Path, given: dict[str, Any]) -> Problem:
         _refuse_options(given, (), path.name)
         return _file(path)
     if not local_files.published(path) and any(p.is_dir() for p in path.iterdir()):
-        _refuse_options(given, ("preprocessing", "paths"), f"class folders {path.name}")
-        steps = given.get("preprocessing", "none")
-        images = class_folders(path, preprocessing(steps), given.get("paths"))
-        return Problem(images, name=f"{path.name}/{_describe(steps, given.get('paths'))}")
+        return _pictures(path, given)
+    if not local_files.published(path) and any(p.suffix.lower() in PICTURES for p in path.iterdir()):
+        raise InputError(
+            expected=f"class folders in {path}", got="pictures without class folders", remedy=ONE_PER_CLASS
+        )
     _refuse_options(given, ("split",), f"folder {path.name}")
     stored = local_files.read(path, given.get("split", "test"))
     # Bytes in a published folder are certainly images with 256 levels.

@@ -29,7 +29,7 @@ from brinell.results import Evidence, Run, is_evidence
 
 # Options of brinell.data.load beside the source and n.
 FEW = 2
-OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "root")
+OPTIONS = ("split", "corruption", "severity", "version", "preprocessing", "paths", "mode", "root")
 
 
 def as_classifier(classifier: Any, device: torch.device | str | None = None, data: Problem | None = None) -> Classifier:
@@ -95,7 +95,8 @@ def as_problem(
     if isinstance(problem, str | os.PathLike):
         source, options = data_options(os.fspath(problem))
         if inputs is not None and "preprocessing" not in options and takes_preprocessing(source):
-            options["preprocessing"] = Preprocessing(inputs.resize, inputs.crop, inputs.interpolation)
+            mode = "L" if len(inputs.shape) == 3 and inputs.shape[0] == 1 else "RGB"
+            options["preprocessing"] = Preprocessing(inputs.resize, inputs.crop, inputs.interpolation, mode)
         problem = load(source, n, **options)
     elif not isinstance(problem, Problem):
         pair = isinstance(problem, tuple | list) and len(problem) == 2 and not is_pairs(problem)

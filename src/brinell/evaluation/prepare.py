@@ -13,7 +13,7 @@ from brinell.checks.detector import fit_to_detector, run_detector_checks
 from brinell.checks.differences import check_differences
 from brinell.checks.gradients import run_gradient_checks
 from brinell.core.criterion import Evades, Misclassified
-from brinell.core.dataset import Chunk, Problem
+from brinell.core.dataset import Chunk, Problem, numbered
 from brinell.core.execution import Blocks, Execution
 from brinell.core.model import Classifier, Output
 from brinell.core.plan import Plan
@@ -299,5 +299,10 @@ def _check_expected(s: PreparedEvaluation, expected: float | None) -> None:
         raise ModelError(
             expected=f"a clean accuracy of {100 * expected:.1f} %",
             got=f"{Proportion(good, n)}",
-            remedy="Check normalisation, channel order, resizing and label order before attacking.",
+            remedy="Check normalisation, channel order, resizing and label order before attacking." + _labels(s),
         )
+
+
+def _labels(s: PreparedEvaluation) -> str:
+    classes = s.problem.classes
+    return "" if classes is None else f" The labels are {numbered(classes)}."

@@ -102,7 +102,7 @@ def load_model(spec: str) -> Any:
     if not file or not path.is_file():
         raise ModelError(
             expected="a model as FILE.py:FACTORY or package.module:FACTORY, the output folder of brinell train, a "
-            "model of the zoo, or demo",
+            "model of the zoo, timm:NAME, FILE.onnx, or demo",
             got=repr(spec),
             remedy=_instead(spec),
         )

@@ -171,9 +171,9 @@ class TorchClassifier(Classifier):
         return {*self.foreign_dtypes, *(str(t.dtype).removeprefix("torch.") for t in tensors)}
 
     def modes(self) -> list[str]:
-        """Return the names of the submodules that are in train mode."""
+        """Return the submodules that are in train mode: name and class; the whole module is its class."""
         named = [pair for module in self._modules() for pair in module.named_modules()]
-        return [name or type(m).__name__ for name, m in named if m.training]
+        return [f"{name} ({type(m).__name__})" if name else type(m).__name__ for name, m in named if m.training]
 
 
 def wrap(

@@ -11,13 +11,16 @@ from rich.text import Text
 from brinell import data
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import make_table, print_facts, print_json, print_table, progress_bar
+from brinell.core.dataset import Problem, numbered
 from brinell.data.catalogue import DataSet, find
 from brinell.data.check import state
 from brinell.data.image_folders import LIST_DIGEST
+from brinell.evaluation.coerce import as_problem, data_options
 
 app = typer.Typer(no_args_is_help=True, help="List, show, download and check data sets.")
 
 Name = Annotated[str, typer.Argument(help="A data set, e.g. cifar10.")]
+Source = Annotated[str, typer.Argument(help="A data set, e.g. cifar10, or your own file or folder.")]
 Names = Annotated[list[str], typer.Argument(help="Data sets, e.g. cifar10 mnist.")]
 
 
@@ -58,8 +61,11 @@ def _images(s: DataSet) -> str:
 
 
 @app.command("show")
-def show(name: Name, json: options.Json = False) -> None:
-    """Show a data set: its parts, its sources, and its folder in the cache."""
+def show(name: Source, json: options.Json = False) -> None:
+    """Show a data set: its parts, its sources, and its folder in the cache; or a file or folder and its classes."""
+    if name not in data.SETS and Path(data_options(name)[0]).exists():
+        _show_own(as_problem(name), json)
+        return
     s = find(name)
     card = _card(s)
     if json:
@@ -80,6 +86,18 @@ def show(name: Name, json: options.Json = False) -> None:
         "folder in the cache": str(data.place(name)),
         "in cache": card["cache"],
     }
+    print_facts(facts, Console())
+
+
+def _show_own(problem: Problem, json: bool) -> None:
+    """Show the user's own samples: number, shape, and what a label means."""
+    shape, names = problem.shape(), problem.classes
+    if json:
+        print_json({"name": problem.name, "samples": len(problem), "shape": list(shape), "classes": names})
+        return
+    labels = numbered(names, len(names)) if names else f"{int(problem.y.min())} to {int(problem.y.max())}"
+    size = " × ".join(map(str, shape))
+    facts = {"data": problem.name, "samples": f"{len(problem):,}", "shape": size, "labels": labels}
     print_facts(facts, Console())
 
 
