@@ -49,6 +49,7 @@ from brinell.fetch import unpack as unpack_archive
 from brinell.leaderboard.records import Record, read_folder
 from brinell.leaderboard.site.pages import build
 from brinell.models.adapters.http import HttpBridge, Service, decode_json, encode_json
+from brinell.models.networks import Network
 from brinell.models.zoo.card import Keys
 from brinell.models.zoo.weights import read as read_weights
 from brinell.models.zoo.weights import tensors
@@ -57,6 +58,7 @@ from brinell.results import Run, compare
 from brinell.results.analyses import AnalysisReport, Figure, Series, Table
 from brinell.results.format.manifest import SEAL, seal
 from brinell.results.merge import merge
+from brinell.train.folder import load as load_training
 from brinell.verification.bundle import INDEX, opened, pack, root
 from brinell.verification.consistency import contradictions
 from brinell.verification.submission import _read_adversarials
@@ -543,6 +545,16 @@ def private_key(folder: Path) -> Path:
     return folder / "key.pem"
 
 
+def training(folder: Path) -> Path:
+    """Write the folder of a training: what it trained, and the weights."""
+    network = Network("demo", channels=1)
+    config = {"brinell_training": 1, "identity": {"model": {"network": network.to_json(), "mean": None, "std": None}}}
+    (folder / "config.json").write_text(json.dumps(config))
+    state = {name: value.numpy() for name, value in network.build().state_dict().items()}
+    (folder / "model.safetensors").write_bytes(save(state))
+    return folder
+
+
 # Whoever makes a dossier can sign any content: the key is known here.
 KNOWN = PrivateKey(bytes(32))
 
@@ -648,6 +660,8 @@ KINDS = (
     Kind("system of a dossier (TOML)", system, declared),
     Kind("subgroups of a dossier (CSV)", groups, lambda path: read_groups(path, range(3))),
     Kind("key of a dossier", private_key, read_key),
+    Kind("folder of a training", training, load_training, sealed_json, "config.json"),
+    Kind("weights of a training", training, load_training, other_header, "model.safetensors"),
     Kind("dossier (JSON)", dossier, read_dossier, other_dossier),
     Kind("dossier (HTML)", page_of_dossier, read_dossier, other_dossier),
     Kind("ONNX", onnx_model, read_onnx),

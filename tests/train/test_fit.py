@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import brinell
@@ -423,3 +423,16 @@ def test_numpy_bytes_and_floats_agree(tmp_path: Path) -> None:
     states = [m.classifier.module.state_dict() for m in made]
     assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
     assert np.isfinite(made[0].curve[0].loss)
+
+
+@pytest.mark.parametrize(
+    "identity", [None, {}, {"model": 3}, {"model": {"network": 3}}, {"model": {"network": {"name": "demo", "size": 3}}},
+                 {"model": {"network": {"name": "resnet18", "classes": 10**9, "channels": 1}}},
+                 {"model": {"network": {"name": "demo", "classes": "10"}}}],
+)  # fmt: skip
+def test_the_folder_of_a_stranger_is_refused(identity: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"brinell_training": 1, "identity": identity}))
+    state = {name: value.clone() for name, value in brinell.models.demo.demo_net().state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(BrinellError):
+        brinell.train.load(tmp_path)

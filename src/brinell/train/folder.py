@@ -160,7 +160,7 @@ def load(
     brinell.errors.RunError: expected the output folder of `brinell train`, ...
     """
     path = Path(folder)
-    stored = read_config(path)["identity"]["model"]
+    stored = _stored_model(path)
     tensors = read_weights(path / FILES[one_of("weights", weights, FILES)])
     if model is None and stored["network"] is None:
         raise ModelError(
@@ -168,12 +168,36 @@ def load(
             got="only the folder",
             remedy=f"Call brinell.train.load({str(folder)!r}, net), e.g. in a Python function that --model names.",
         )
-    made = Network.from_json(stored["network"]).build() if model is None else model
+    made = _network(path, stored["network"], tensors) if model is None else model
     # A user's module was trained with the normalisation of its classifier. A named network has it inside.
-    mean, std = (stored["mean"], stored["std"]) if model is not None else (None, None)
+    mean, std = (stored.get("mean"), stored.get("std")) if model is not None else (None, None)
     classifier = wrap(made, mean, std, name=path.name) if isinstance(made, nn.Module) else made
     trained = f"the module that was trained in {path}"
     with reported_as(ModelError, RuntimeError, AttributeError, expected=trained, remedy="Pass the same module."):
         classifier.module.load_state_dict(tensors)
     classifier.module.eval().requires_grad_(False)
     return classifier if device is None else classifier.to(device)
+
+
+def _stored_model(path: Path) -> dict[str, Any]:
+    """Return what config.json says about the model."""
+    identity = read_config(path).get("identity")
+    stored = identity.get("model") if isinstance(identity, dict) else None
+    if not isinstance(stored, dict) or "network" not in stored:
+        got, remedy = "a config.json without it", "Restore config.json from a copy, or train again."
+        raise RunError(expected=f"a config.json with the model that was trained in {path}", got=got, remedy=remedy)
+    return stored
+
+
+def _network(path: Path, stored: Any, tensors: Weights) -> nn.Module:
+    """Build the network of a training; refuse one that the weights do not fit, before it takes memory."""
+    defects = (TypeError, ValueError, AttributeError, OverflowError, RuntimeError, MemoryError)
+    expected, remedy = f"a network of Brinell in {path / CONFIG}", "Restore config.json from a copy, or train again."
+    with reported_as(RunError, *defects, expected=expected, remedy=remedy):
+        network = Network.from_json(stored)
+        with torch.device("meta"):
+            planned = {name: tuple(value.shape) for name, value in network.build().state_dict().items()}
+        other = [name for name, shape in planned.items() if name not in tensors or tuple(tensors[name].shape) != shape]
+        if other:
+            raise ValueError(f"a network with another {other[0]} than {BEST} has")
+        return network.build()
