@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from brinell import Linf, Problem, attacks, evaluate
+from brinell import Linf, Problem, Targets, attacks, evaluate
+from brinell.engine.events import Progress
 from brinell.evaluation import progress
 
 
@@ -81,3 +82,34 @@ def test_out_of_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.show_progress(None) as listener:
         listener(Shrunk(16))
     assert "out of memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("attack", "slots"),
+    [(attacks.PGD(steps=60), 8), (attacks.Square(steps=100), 32), (Targets(attacks.APGD(20, "dlr-targeted"), 3), 16)],
+    ids=["few slots", "a slot for every sample", "attempts"],
+)
+def test_passes_are_counted_before_samples_finish(
+    attack: Any, slots: int, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a tenth of a stage on, the number of passes that it expects is right within a factor of two."""
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    seen: list[Any] = []
+    evaluate("demo", problem[:24], Linf(0.1), [attack], progress=seen.append, slots=slots, test=False)
+    steps = [e for e in seen if isinstance(e, Progress)]
+    total = steps[-1].passes
+    assert total >= steps[-1].forwards and steps[-1].expected == total
+    passes = [e.passes for e in steps]
+    assert passes == sorted(passes) and len(set(passes)) > 20
+    for e in steps:
+        assert e.passes < total / 10 or 0.5 <= e.expected / total <= 2, (e, total)
+
+
+def test_time_left_is_that_of_the_passes_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    estimate = progress.RemainingTime()
+    estimate.start(10)
+    now[0] += 20
+    assert estimate.remaining(Progress("a", 0, 0, 0, passes=100, expected=400)) == "about 1:00 left"
+    assert estimate.remaining(Progress("a", 5, 0, 0)) == "about 0:20 left"

@@ -13,12 +13,18 @@ class StageStarted(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a stage: the numbers of finished samples, broken samples and forward passes so far."""
+    """The progress of a stage: the numbers of finished samples, of broken samples and of their forward passes so far.
+
+    `passes` also counts passes on samples under attack. `expected` is the number that the stage will make in all, as
+    far as is known (0: unknown).
+    """
 
     stage: str
     finished: int
     broken: int
     forwards: int
+    passes: int = 0
+    expected: int = 0
 
 
 class Shrunk(NamedTuple):

@@ -21,6 +21,10 @@ from brinell.ops.device_cache import table
 from brinell.ops.rowwise import concat, head, take
 
 
+def unwatched(passes: int, begun: int) -> None:
+    """Ignore the passes: the default of `Engine.watch`."""
+
+
 def go_on(iterations: int) -> bool:
     """Never end a run: the default of `Engine.tick`."""
     return False
@@ -34,7 +38,8 @@ class Engine:
     arithmetic of a row never involves another row, so scheduling cannot change an outcome. `ball` gives norm and mask;
     each sample has its own radius. `refined` means that the caller refines distances in float32. `observe` is called
     with the slots and the response of every iteration, `tick` with the number of iterations since its last call; if
-    `tick` returns true, the run ends. `scheduler` is the function that makes the scheduler
+    `tick` returns true, the run ends. `watch` is called with the number of passes since its last call and the number of
+    samples begun. `scheduler` is the function that makes the scheduler
     (see `brinell.engine.accelerate`). With `keep_best` the point of largest margin is kept where none is adversarial.
     """
 
@@ -51,6 +56,7 @@ class Engine:
     observe: Callable[[Slots, Response], None] | None = None
     scheduler: Callable[["Engine", Samples], Scheduler] = Scheduler
     keep_best: bool = False
+    watch: Callable[[int, int], None] = unwatched
 
     def run(self, samples: Samples) -> Iterator[tuple[Tensor, Best]]:
         """Attack the samples; whenever samples finish, yield their positions in `samples` and their best points."""

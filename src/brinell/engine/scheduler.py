@@ -34,7 +34,9 @@ class Scheduler:
         micro_batch = MicroBatch(*self.first_entry(count, self.engine.oracle.padded(count)), self.engine.begin)
         while any(micro_batch.busy):
             micro_batch.slots = step(micro_batch.slots)
+            passes = sum(micro_batch.busy) * len(step.pattern) * self.engine.draws
             self.retire(micro_batch)
+            self.engine.watch(passes, self.next_sample)
             stop = self.engine.tick(len(step.pattern))
             yield from self.drain()
             if stop:

@@ -17,13 +17,14 @@ from brinell.core.surrogate import Surrogate
 from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.accelerate import scheduler_for
 from brinell.engine.best_so_far import Best
-from brinell.engine.events import Progress, StageStarted
+from brinell.engine.events import StageStarted
 from brinell.engine.loop import Engine
 from brinell.engine.oracle import Oracle
 from brinell.engine.precision import FLOAT32
 from brinell.engine.slots import Samples
 from brinell.engine.surrogate_oracle import SurrogateOracle
 from brinell.evaluation.context import StageContext
+from brinell.evaluation.progress import StageProgress
 from brinell.evaluation.rows import Clean, FinishedRows, attack_rows
 from brinell.evaluation.verify_points import Verified, refine_distance, verify_claims, verify_points
 from brinell.models.surrogate import surrogate_of
@@ -193,19 +194,19 @@ def run_stage(
         start = _searched(context, stage.search, c, at)
     samples = _samples(context, stage, c, at, start)
     engine = _engine(context, stage, c.logits.device)
-    last, passes, finished, broken = time.perf_counter(), 0, 0, 0
+    seen = StageProgress(stage.name, len(at), before + stage.queries, context.listener)
+    each = 1 if stage.via is None else 2
+    engine = replace(engine, watch=lambda passes, begun: seen.watch(each * passes, begun))
+    last = time.perf_counter()
     ranking, startup = (last - begun) / len(at), _startup_seconds(context)
     held: list[tuple[Tensor, Best]] = []
     try:
         for which, best in engine.run(samples):
             best = _with_ranking(_with_judging(best, stage), before, backwards)
             held.append((which, best))
-            finished += len(which)
-            passes += int(best.forwards.sum())
-            broken += int(best.broken.sum())
-            context.listener(Progress(stage.name, finished, broken, passes))
+            seen.finish(len(which), int(best.broken.sum()), int(best.forwards.sum()))
             now = time.perf_counter()
-            if finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
+            if seen.finished == len(at) or sum(len(p[0]) for p in held) >= BATCH or now - last > SECONDS:
                 # The time since the last batch is divided by passes, without start-up, so that the seconds of the rows
                 # add up to the wall-clock time. The time of the ranking is divided by samples.
                 starting, startup = _startup_seconds(context) - startup, _startup_seconds(context)

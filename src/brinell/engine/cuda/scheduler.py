@@ -73,6 +73,7 @@ class ConcurrentScheduler(Scheduler):
         while self.micro_batches:
             micro_batch = self.micro_batches.pop(0)
             made = self.iterations[id(micro_batch)].pop(0)
+            self.engine.watch(made * sum(micro_batch.busy) * self.engine.draws, self.next_sample)
             self.retire(micro_batch)
             while (other := self.merge_candidate(micro_batch)) is not None:
                 self.retire(other)
