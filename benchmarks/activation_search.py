@@ -46,5 +46,5 @@ if __name__ == "__main__":
     for name in given.models.split(","):
         for i in hard[name]["proved_unsafe"]:
             if (name, i) not in tried:
-                with LINES.open("a") as file:
+                with LINES.open("a", buffering=1) as file:
                     file.write(json.dumps(search(name, i, given.batches)) + "\n")

@@ -80,8 +80,8 @@ class SampleBatch:
 class Bounds:
     """Certify with interval arithmetic, CROWN, optimised slopes, branch and bound, and integer programming.
 
-    `methods` run in this order on the samples that are still open. `seconds` limits the time per sample of the methods
-    after CROWN; `clock` measures it.
+    `methods` run in this order on the samples that are still open. `seconds` limits the time per sample of each method;
+    `clock` measures it.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     >>> from brinell import Linf
@@ -115,7 +115,7 @@ class Bounds:
         """
         network = self.network(tuple(x.shape[1:]))
         _require_samples(x, y, network.classes, threat)
-        size = max(1, MEMORY // (8 * network.widest * network.classes))
+        size = max(1, MEMORY // (8 * max(network.widest * network.classes, network.values_per_row)))
         parts = torch.arange(len(x), device=x.device).split(size) if len(x) else ()
         return [c for part in parts for c in self._batch(network, x[part], y[part], threat.subset(part.cpu()))]
 
@@ -150,7 +150,7 @@ class Bounds:
         left = [i for i, p in enumerate(batch.states) if not p.finished]
         if left:
             before = self.clock()
-            RUNNERS[method].run(batch, left)
+            RUNNERS[method].run(batch, left, partial(self._left, before + self.seconds * len(left)))
             for i in left:
                 batch.states[i].seconds += (self.clock() - before) / len(left)
 
@@ -195,19 +195,23 @@ class Runner:
     whole_batch: bool = False
 
 
-def _interval(batch: SampleBatch, which: list[int]) -> None:
-    _propagate(batch, which, "interval")
+def _interval(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
+    _propagate(batch, which, "interval", lambda region: interval_ranges(batch.network, region))
 
 
-def _crown(batch: SampleBatch, which: list[int]) -> None:
-    _propagate(batch, which, "crown")
+def _crown(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
+    _propagate(batch, which, "crown", lambda region: crown_ranges(batch.network, region, lambda: left() <= 0))
+    if left() <= 0:
+        for i in which:
+            if not batch.states[i].finished:
+                batch.states[i].stopped = "crown: time limit, some neurons have intervals"
 
 
-def _propagate(batch: SampleBatch, which: list[int], method: str) -> None:
+def _propagate(batch: SampleBatch, which: list[int], method: str, bounded: Callable[[Region], Ranges]) -> None:
     index = torch.tensor(which, dtype=torch.long, device=batch.y.device)
-    region, through = batch.region.rows(index), method == "crown"
-    ranges = crown_ranges(batch.network, region) if through else interval_ranges(batch.network, region)
-    lowest = margins(batch.network, ranges, region, batch.y[index], through=through)
+    region = batch.region.rows(index)
+    ranges = bounded(region)
+    lowest = margins(batch.network, ranges, region, batch.y[index], through=method == "crown")
     for row, i in enumerate(which):
         batch.states[i].add(method, float(lowest[row].min()), 1, "")
         batch.ranges[i], batch.lowest[i] = ranges.rows(_single(row, batch.y)), lowest[row]
@@ -217,7 +221,7 @@ def _single(i: int, like: Tensor) -> Tensor:
     return torch.tensor([i], dtype=torch.long, device=like.device)
 
 
-def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
+def _undecided(batch: SampleBatch, i: int, method: str, left: Callable[[], float]) -> Undecided | None:
     """Return the undecided neurons of a sample; None, with the reason noted, if there are none or no reduction to them.
 
     CROWN bounds the sample first, unless it did already.
@@ -226,7 +230,7 @@ def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
         return batch.reduced[i]
     index = _single(i, batch.y)
     if i not in batch.ranges or batch.states[i].method == "interval":
-        _crown(batch, [i])
+        _crown(batch, [i], left)
         if batch.states[i].finished:
             return None
     reason = reducible(batch.network, batch.ranges[i])
@@ -241,7 +245,7 @@ def _undecided(batch: SampleBatch, i: int, method: str) -> Undecided | None:
 
 def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
     i = which[0]
-    net = _undecided(batch, i, "optimised")
+    net = _undecided(batch, i, "optimised", left)
     if net is None:
         return
     net, passes = tightened(net, STEPS, lambda: left() <= 0)
@@ -265,7 +269,7 @@ def _milp(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> No
 
 def _decide(batch: SampleBatch, i: int, method: str, search: Callable[..., Searched], left: Callable[[], Any]) -> None:
     """Run a search that ends with a proof, a counterexample or the reason why it stopped."""
-    net = _undecided(batch, i, method)
+    net = _undecided(batch, i, method, left)
     if net is None:
         return
 

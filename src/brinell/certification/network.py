@@ -49,6 +49,11 @@ class TracedNetwork:
         """The largest number of values of one row in any node."""
         return max(int(torch.Size(node.shape).numel()) for node in self.nodes)
 
+    @property
+    def values_per_row(self) -> int:
+        """The number of values of one row in all nodes."""
+        return sum(int(torch.Size(node.shape).numel()) for node in self.nodes)
+
     def shapes(self, k: int) -> tuple[Shape, ...]:
         """Return the shapes of the inputs of node k."""
         return tuple(self.nodes[i].shape for i in self.nodes[k].inputs)
