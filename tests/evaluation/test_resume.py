@@ -183,7 +183,10 @@ def test_resume_of_nothing_starts(tmp_path: Path, problem: Problem) -> None:
     ],
     ids=["seed", "eps", "plan", "model", "data", "individual"],
 )
-def test_resume_of_something_else_is_refused(change: dict[str, Any], field: str, tmp_path: Path) -> None:
+def test_resume_of_something_else_is_refused(
+    change: dict[str, Any], field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With or without resume, and before a pilot estimates the cost."""
     usual: dict[str, Any] = {
         "classifier": "demo",
         "problem": brinell.data.load("demo", 8),
@@ -192,7 +195,9 @@ def test_resume_of_something_else_is_refused(change: dict[str, Any], field: str,
     }
     evaluate(**usual, out=tmp_path / "run", progress=False)
     before = files(tmp_path)
-    with pytest.raises(RunError) as caught:
-        evaluate(**{**usual, **change}, out=tmp_path / "run", resume=True, progress=False)
-    assert field in caught.value.got
+    monkeypatch.delattr("brinell.evaluation.evaluate.announce_cost")
+    for resume in (True, False):
+        with pytest.raises(RunError) as caught:
+            evaluate(**{**usual, **change}, out=tmp_path / "run", resume=resume)
+        assert field in caught.value.got
     assert files(tmp_path) == before

@@ -125,7 +125,7 @@ def test_a_closed_writer_refuses(tmp_path, world) -> None:
 def test_create_refuses_a_run_with_rows(tmp_path, world) -> None:
     world.run(tmp_path, {0: "...", 1: "x"})
     before = world.tree(tmp_path)
-    with pytest.raises(RunError, match=r"2 shards of rows\. Pass resume=True \(--resume\)"):
+    with pytest.raises(RunError, match=r"which holds a Run\. Pass resume=True \(--resume\)"):
         Writer.create(tmp_path, world.manifest())
     assert world.tree(tmp_path) == before
 

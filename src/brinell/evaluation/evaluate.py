@@ -36,11 +36,12 @@ from brinell.evaluation.progress import show_progress, watched
 from brinell.evaluation.rows import require_same_answers
 from brinell.finding import Finding
 from brinell.results import Run, SeedRuns, Writer, new_manifest
+from brinell.results.format import files
 from brinell.results.format.folders import AUTO, PARENT, default_folder, holds
 from brinell.results.format.manifest import MANIFEST, decode
 from brinell.results.format.resume import StoredOutcomes, StoredRows
 from brinell.results.format.schema import Evidence, counted, is_evidence
-from brinell.results.format.writer import refuse_other
+from brinell.results.format.writer import refuse_other, refuse_used
 from brinell.results.run import gather
 
 Examination = Callable[[Run, Classifier, Problem, Threat, Plan], Run]
@@ -112,6 +113,7 @@ def evaluate(
         begun = time.perf_counter()
         folder, resume = _folder(prepared, out, resume)
         prepared = _as_stored(prepared, folder) if resume else prepared
+        _refuse_unfit(prepared, folder, resume)
         with _kept(prepared), launch.open(prepared.context, prepared.plan) as executor:
             if progress in (None, True) and launch.device is None:
                 announce_cost(prepared, folder if resume else None, escalate)
@@ -147,6 +149,16 @@ def _folder(s: PreparedEvaluation, out: str | os.PathLike[str] | None, resume: b
         return folder, False
     s.context.listener(Note(f"{folder} holds this evaluation already, finished: nothing is computed again"))
     return folder, True
+
+
+def _refuse_unfit(s: PreparedEvaluation, folder: Path, resume: bool) -> None:
+    """Raise a RunError if the folder cannot take this evaluation; nothing is computed for it then."""
+    if (folder / MANIFEST).exists():
+        another = holds(folder, s.identity(), s.open_settings) is None
+        if resume or (another and files.shards(folder)):
+            refuse_other(folder, decode(folder), {"identity": s.identity()})
+    if not resume:
+        refuse_used(folder)
 
 
 def _as_stored(s: PreparedEvaluation, folder: Path) -> PreparedEvaluation:
@@ -230,7 +242,6 @@ def _writer(s: PreparedEvaluation, folder: Path, resume: bool, images: bool) -> 
         # Written at once, so that a Run that is killed now has its checks.
         return Writer.create(folder, {**manifest, "checks": [c.to_json() for c in s.checks], "notes": notes, **more})
     stored = decode(folder)
-    refuse_other(folder, stored, manifest)
     # Before anything is added. The rest of the answers is compared chunk by chunk.
     require_same_answers(s.first_clean(), StoredRows(folder).of(s.first.ids.tolist()))
     kept = stored.images

@@ -69,11 +69,11 @@ class Writer:
         """Return the writer of a new Run; the folder `path` is absent, is empty, or holds a Run without rows."""
         path, listed = Path(path), ShardList(start=secrets.token_hex(32))
         manifest = _sealed(manifest, listed)
-        _refuse_used(path)
+        refuse_used(path)
         made = not path.exists()
         lock = locked_folder(path)
         try:
-            _refuse_used(path)  # again, now that the lock is held
+            refuse_used(path)  # again, now that the lock is held
             _clear(path)
             write_atomic(path / MANIFEST, encode(manifest))
             return cls(path, manifest, lock, listed)
@@ -228,12 +228,12 @@ def _match(table: pa.Table, ids: npt.NDArray[np.int64], allowed: npt.NDArray[np.
     return places if done == len(ids) else None
 
 
-def _refuse_used(path: Path) -> None:
-    count = len(files.shards(path))
-    if (path / MANIFEST).exists() and count:
+def refuse_used(path: Path) -> None:
+    """Raise a RunError unless the folder can take a new Run: it is absent or empty, or holds a Run without rows."""
+    if (path / MANIFEST).exists() and files.shards(path):
         raise RunError(
             expected="a new or empty folder",
-            got=f"{path}, which holds a Run with {count} shard{'s' * (count > 1)} of rows",
+            got=f"{path}, which holds a Run",
             remedy="Pass resume=True (--resume) to continue this Run, or choose another folder with out= (--out).",
         )
     if path.exists() and not (path / MANIFEST).exists() and not (path.is_dir() and _is_empty(path)):
