@@ -77,6 +77,8 @@ def test_a_factory_in_an_importable_module(here: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(here)
     try:
         assert load_model("nets.small.demo:wrapped").name == "mine"
+        assert load_model("nets.small.demo:make_net").name == "nets.small.demo:make_net"
+        assert load_model(f"{here}/nets/small/demo.py:make_net").name == "demo.py:make_net"
         with pytest.raises(Exception, match="make_net"):
             load_model("nets.small.demo:make_nett")
         with pytest.raises(Exception, match=r"nets\.small\.nowhere"):

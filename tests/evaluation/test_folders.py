@@ -76,7 +76,7 @@ def test_evaluated_twice_the_finished_run_is_returned(
     assert again.path == run.path and (run.path / "manifest.json").read_bytes() == before
     assert evaluate(out=run.path).path == run.path
     assert evaluate(seed=1).path.name == f"{run.path.name}-2"
-    with pytest.raises(RunError, match="a new or empty folder"):
+    with pytest.raises(RunError, match="differs in seed"):
         evaluate(seed=2, out=run.path)
 
 

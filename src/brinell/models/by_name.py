@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from brinell.errors import BrinellError, ModelError, did_you_mean, first_line
 from brinell.models import zoo
 from brinell.models.adapters import from_onnx
 from brinell.models.demo import demo_net
-from brinell.models.wrap import wrap
+from brinell.models.wrap import TorchClassifier, wrap
 from brinell.models.zoo.pretrained import TIMM_PREFIX, load_timm
 from brinell.results.run import open_runs
 
@@ -74,6 +75,7 @@ def load_model(spec: str) -> Any:
     a zoo model, which is recognised by its SHA-256.
     package.module:FACTORY imports an installed module, or one in the working directory.
     FACTORY names a function without arguments that returns a module or a classifier, or names such an object itself.
+    The name of such a model is FILE.py:FACTORY, unless `wrap` gave it another one.
 
     >>> load_model("demo").name
     'demo'
@@ -98,7 +100,7 @@ def load_model(spec: str) -> Any:
     file, _, factory = spec.rpartition(":")
     path = Path(file)
     if DOTTED.fullmatch(file) and not path.is_file() and _importable(file):
-        return _made(_imported(file), factory, file)
+        return _named(_made(_imported(file), factory, file), spec)
     if not file or not path.is_file():
         raise ModelError(
             expected="a model as FILE.py:FACTORY or package.module:FACTORY, the output folder of brinell train, a "
@@ -106,7 +108,15 @@ def load_model(spec: str) -> Any:
             got=repr(spec),
             remedy=_instead(spec),
         )
-    return _made(_module(path), factory, path.name, path.parent)
+    return _named(_made(_module(path), factory, path.name, path.parent), f"{path.name}:{factory}")
+
+
+def _named(made: Any, name: str) -> Any:
+    """Return a model with this name instead of its class's: half of all networks are of the class Sequential."""
+    model = wrap(made) if isinstance(made, nn.Module) else made
+    if isinstance(model, TorchClassifier) and model.name == type(model.module).__name__:
+        return replace(model, name=name)
+    return model
 
 
 def _made(module: Any, factory: str, where: str, folder: Path | None = None) -> Any:
