@@ -49,11 +49,12 @@ def test_the_ending_tells_the_format(brinell: Any, run: Run, here: Path) -> None
 def test_fail_under(brinell: Any, run: Run, here: Path) -> None:
     low = 100 * run.robust_accuracy.low
     accept = ("--require", "upper-bound")
-    assert brinell("report", "run", "--fail-under", str(int(low)), *accept).code == 0
-    code, _, err = brinell("report", "run", "--fail-under", str(int(low) + 1), "--out", "junit.xml", *accept)
+    code, out, _ = brinell("report", "run", "--fail-under", str(int(low)), *accept)
+    assert code == 0 and "run: passes, robust accuracy" in out and not (here / "report.html").exists()
+    code, _, err = brinell("report", "run", "--fail-under", str(int(low) + 1), "--out", "gate.junit", *accept)
     assert code == 1
     assert "lower bound" in err and f"below {int(low) + 1} %" in err
-    assert ElementTree.parse(here / "junit.xml").find(".//failure") is not None
+    assert ElementTree.parse(here / "gate.junit").find(".//failure") is not None
 
 
 @pytest.mark.parametrize("gate", [("--fail-under", "0"), ("--require", "reliable")])

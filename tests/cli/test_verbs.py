@@ -168,9 +168,11 @@ def test_compare(brinell: Any, here: Path) -> None:
     brinell(*EVALUATE, "--out", "b", "--eps", "0.3")
     code, out, _ = brinell("compare", "a", "b")
     assert code == 0
-    assert "McNemar" in out
+    assert "McNemar" in out and "Verdict on A: " in out
+    code, _, err = brinell("compare", "a", "b", "a")
+    assert code == 2 and "brinell report a b a" in err
     tex = brinell("compare", "a", "b", "--format", "tex").out
-    assert tex.startswith("% Paired comparison on") and r"\end{tabular}" in tex
+    assert r"\caption{Paired comparison on" in tex and r"\end{tabular}" in tex
     assert brinell("compare", "a", "b", "--format", "md").out.startswith("|  | robust accuracy |")
     told = json.loads(brinell("compare", "a", "b", "--json").out)
     assert told["n"] == 12

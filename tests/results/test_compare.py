@@ -17,11 +17,13 @@ def test_common_samples_are_compared(tmp_path, world) -> None:
     assert str(result) == (
         f"A is net ({tmp_path / 'a'}), B is net ({tmp_path / 'b'}); they have 5 samples in common.\n"
         f"Robust accuracy of A: {Proportion(3, 5)}. Robust accuracy of B: {Proportion(2, 5)}.\n"
+        f"Verdict on A: {a.verdict.level}. Verdict on B: {b.verdict.level}.\n"
         "A is robust on 2 samples where B is not, B on 1 sample where A is not.\n"
         f"Both are robust on 1, neither on 1; they agree on {Proportion(2, 5)}.\n"
         f"The difference A - B is {result.difference} (95 %, Newcombe's paired score interval).\n"
         "Exact McNemar test: p = 1, so at the 5 % level A and B cannot be distinguished.\n"
         "The evaluations differ in: seed.\n"
+        "The verdict on A and B is not reliable: the true accuracy may be lower, and so may differ from this.\n"
         "B is unfinished."
     )
 
@@ -35,7 +37,8 @@ def test_a_clear_difference_is_called_one(tmp_path, world) -> None:
 
 def test_a_run_agrees_with_itself(golden: Run) -> None:
     result = compare(golden, golden)
-    assert result.agreement.value == 1 and result.difference.value == 0 and result.notes == ()
+    assert result.agreement.value == 1 and result.difference.value == 0
+    assert [note[:31] for note in result.notes] == ["The verdict on A and B is not r"]
 
 
 def test_disjoint_runs_are_refused(tmp_path, world) -> None:

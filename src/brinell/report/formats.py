@@ -9,11 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from brinell.errors import RunError
+from brinell.report import latex
 from brinell.report.facts import facts
 from brinell.report.figures import costs
 from brinell.report.gate import accuracy_name, check_gate, required_verdict
 from brinell.report.paper_text import label, labels, shared_paths, threat_text
-from brinell.report.text_tables import as_latex_table
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.analyses import Table
 from brinell.results.bracket import CERTIFIED
@@ -105,21 +105,7 @@ def as_markdown(runs: Sequence[Run]) -> str:
 
 def as_latex(runs: Sequence[Run]) -> str:
     """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences."""
-    names = labels(list(runs))
-    both = _bracketed(runs)
-    heads = ("run", "threat", "plan", "clean accuracy", *both, "robust accuracy", "verdict")
-    rows = tuple(
-        (name, threat_text(run), run.identity.plan.name, str(run.clean_accuracy),
-         *map(str, _certified(run, both)), str(run.robust_accuracy), run.verdict.level)
-        for name, run in zip(names, runs, strict=True)
-    )  # fmt: skip
-    tables = [Table("Robust accuracy with 95 % intervals", heads, rows)]
-    for name, run in zip(names, runs, strict=True):
-        after = [(s.attack, str(p), f"{s.broken:,} of {s.attacked:,}") for s, p in run.steps()]
-        steps_of_run = ((CLEAN, str(run.clean_accuracy), ""), *after)
-        tables.append(Table(f"{name}, after every attack", ("after", "accuracy", "broken"), steps_of_run))
-    tables += [comparison_table(c) for *_, c in pairs(runs) if isinstance(c, Comparison)]
-    return "\n".join(map(as_latex_table, tables))
+    return latex.as_latex(runs, pairs(runs))
 
 
 def _bracketed(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -137,11 +123,12 @@ def comparison_table(c: Comparison) -> Table:
     difference = f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}] points"
     proved = zip((c.name_a, c.name_b), c.certified, strict=True)
     rows = (
-        (c.name_a, str(c.robust_a), c.only_a), (c.name_b, str(c.robust_b), c.only_b),
-        *((f"certified, {name}", str(p), None) for name, p in proved if p is not None),
-        ("difference", difference, None), ("McNemar's test", f"p = {c.p_value:.3g}", None),
+        (c.name_a, str(c.robust_a), c.only_a, c.verdicts[0]), (c.name_b, str(c.robust_b), c.only_b, c.verdicts[1]),
+        *((f"certified, {name}", str(p), None, "") for name, p in proved if p is not None),
+        ("difference", difference, None, ""), ("McNemar's test", f"p = {c.p_value:.3g}", None, ""),
     )  # fmt: skip
-    return Table(f"Paired comparison on {c.n:,} samples", ("", "robust accuracy", "robust only here"), rows)
+    heads = ("", "robust accuracy", "robust only here", "verdict")
+    return Table(f"Paired comparison on {c.n:,} samples", heads, rows)
 
 
 def _head(alone: bool) -> tuple[str, str]:

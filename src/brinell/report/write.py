@@ -12,7 +12,10 @@ from brinell.report.model_card import as_model_card
 from brinell.results import Run
 from brinell.storage import write_output
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".tex": "tex", ".json": "json", ".csv": "csv", ".xml": "junit"}
+ENDINGS = {
+    ".html": "html", ".htm": "html", ".md": "md", ".tex": "tex", ".json": "json", ".csv": "csv", ".xml": "junit",
+    ".junit": "junit",
+}  # fmt: skip
 PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {
     "md": as_markdown, "tex": as_latex, "json": as_json, "csv": as_csv, "model-card": as_model_card,
 }  # fmt: skip

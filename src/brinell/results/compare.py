@@ -24,7 +24,7 @@ class Comparison:
     `both` counts the samples that are robust in A and in B, `neither` counts the samples that are robust in neither
     Run. `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` are the ids of samples that
     are robust in B but not in A. `certified` are the certified accuracies of A and B on the common samples, None
-    without certificates.
+    without certificates. `verdicts` are the levels of both verdicts.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -39,6 +39,7 @@ class Comparison:
     ids_only_b: tuple[int, ...]
     notes: tuple[str, ...] = ()
     certified: tuple[Proportion | None, Proportion | None] = (None, None)
+    verdicts: tuple[str, str] = ("", "")
 
     @property
     def only_a(self) -> int:
@@ -88,6 +89,11 @@ class Comparison:
                 f"A is {self.name_a}, B is {self.name_b}; they have {n_samples(self.n)} in common.",
                 f"Robust accuracy of A: {self.robust_a}. Robust accuracy of B: {self.robust_b}.",
                 *(
+                    [f"Verdict on A: {self.verdicts[0]}. Verdict on B: {self.verdicts[1]}."]
+                    if any(self.verdicts)
+                    else []
+                ),
+                *(
                     f"Certified accuracy of {side}: {p}."
                     for side, p in zip("AB", self.certified, strict=True)
                     if p is not None
@@ -122,6 +128,7 @@ def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]"
         ids_only_b=tuple(ids[in_b & ~in_a].tolist()),
         notes=_notes(a, b),
         certified=(_certified(a, ids), _certified(b, ids)),
+        verdicts=(a.verdict.level, b.verdict.level),
     )
 
 
@@ -165,5 +172,11 @@ def _notes(a: Run, b: Run) -> tuple[str, ...]:
     fields = differences(a.identity.raw, b.identity.raw)
     groups = sorted({name.split(".")[0] for name in fields} - {"data"})
     notes = [f"The evaluations differ in: {', '.join(groups)}."] if groups else []
+    doubted = [side for side, run in (("A", a), ("B", b)) if run.verdict.level != "reliable"]
+    if doubted:
+        which = " and ".join(doubted)
+        notes.append(
+            f"The verdict on {which} is not reliable: the true accuracy may be lower, and so may differ from this."
+        )
     notes += [f"{side} is unfinished." for side, run in (("A", a), ("B", b)) if not run.finished]
     return tuple(notes)

@@ -283,7 +283,7 @@ class Run:
         problem: Any = None,
         classes: Sequence[str] = (),
     ) -> Path:
-        """Write a report and return its path: one self-contained .html file, or .md, .json, .csv or .xml (JUnit).
+        """Write a report and return its path: one self-contained .html file, or .md, .tex, .json, .csv or .xml.
 
         The file's ending gives the format, unless `format` does. `problem` is the data of the Run; with it, an HTML
         page shows the clean inputs. `classes` are the class names. HTML needs the extra `report`.
@@ -291,6 +291,12 @@ class Run:
         from brinell.report.write import write
 
         return write(self, path, format=format, problem=problem, classes=classes)
+
+    def to_latex(self) -> str:
+        """Return the accuracies as LaTeX tables with captions, for a paper."""
+        from brinell.report.write import text
+
+        return text([self], "tex")
 
     def plot_accuracy(self, axes: Any = None) -> Any:
         """Draw the accuracy after each attack. All `plot_…` methods need matplotlib and return its axes."""

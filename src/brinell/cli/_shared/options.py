@@ -91,7 +91,9 @@ NamedOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder for the Run; default: runs/MODEL-DATA-NORM-EPS-PLAN, numbered."),
 ]
-ModelName = Annotated[str | None, typer.Option("--name", help="Name of the model in reports; default: its own, or FILE.py:FACTORY.")]
+ModelName = Annotated[
+    str | None, typer.Option("--name", help="Name of the model in reports; default: its own, or FILE.py:FACTORY.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted Run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

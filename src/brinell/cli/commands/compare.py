@@ -8,27 +8,34 @@ import typer
 
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import print_json
-from brinell.errors import one_of
+from brinell.errors import InputError, one_of
 from brinell.report.facts import proportion
 from brinell.report.formats import comparison_table
-from brinell.report.text_tables import as_latex_table, as_markdown_table
+from brinell.report.latex import comparison_as_latex
+from brinell.report.text_tables import as_markdown_table
 from brinell.results import Comparison, Run, compare
 
+BOTH = 2
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "text": str,
     "md": lambda c: as_markdown_table(comparison_table(c)),
-    "tex": lambda c: as_latex_table(comparison_table(c)),
+    "tex": comparison_as_latex,
 }
 
 
 def command(
-    a: options.RunFolder,
-    b: Annotated[Path, typer.Argument(help="Folder of the Run to compare with.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of the two Runs, A and B.", metavar="A B")],
     format: Annotated[str, typer.Option(help="text, md (Markdown table) or tex (LaTeX table).")] = "text",
     json: options.Json = False,
 ) -> None:
     """Compare two Runs sample by sample: agreement, paired difference, McNemar test."""
-    result = compare(Run.open(a), Run.open(b))
+    if len(runs) != BOTH:
+        raise InputError(
+            expected="two Runs, A and B",
+            got=f"{len(runs)}",
+            remedy=f"To compare several, two by two: brinell report {' '.join(map(str, runs))}.",
+        )
+    result = compare(*map(Run.open, runs))
     made = FORMATS[one_of("a format", format, FORMATS)](result)
     if not json:
         typer.echo(made.rstrip("\n"))
@@ -42,6 +49,7 @@ def command(
             "certified": [None if p is None else proportion(p) for p in result.certified],
             "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
             "p_value": result.p_value,
+            "verdicts": list(result.verdicts),
             "only_a": [int(i) for i in result.ids_only_a],
             "only_b": [int(i) for i in result.ids_only_b],
         }

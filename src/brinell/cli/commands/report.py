@@ -20,7 +20,11 @@ def command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of one or several Runs.", metavar="RUN")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="File to write; default: report.html, or standard output for other formats."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write; default: report.html, standard output for other formats, none with a gate alone.",
+        ),
     ] = None,
     format: Annotated[
         str | None,
@@ -60,6 +64,9 @@ def command(
         run.shards.check_hashes()
         if run.shards.listed is None:
             typer.echo(f"{run.path}: {NO_CHECKSUMS}", err=True)
+    if (out, format, data) == (None, None, None) and required_verdict(least, require) is not None:
+        _gate(opened, least, require)
+        return
     made = text(
         opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
         classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=least,
@@ -70,10 +77,18 @@ def command(
     else:
         path = save(out or PAGE, made)
         typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
-    failures = [finding for run in opened for finding in check_gate(run, least, require)]
-    for failure in failures:
-        typer.echo(f"{failure.message} {failure.remedy}".strip(), err=True)
-    if failures:
+    _gate(opened, least, require, quiet=True)
+
+
+def _gate(runs: list[Run], least: float | None, require: str | None, quiet: bool = False) -> None:
+    """Print why Runs do not pass the release gate, and which pass unless `quiet`; exit with code 1 if one does not."""
+    failed = {run.path: check_gate(run, least, require) for run in runs}
+    for run in runs:
+        for failure in failed[run.path]:
+            typer.echo(f"{failure.message} {failure.remedy}".strip(), err=True)
+        if not failed[run.path] and not quiet:
+            typer.echo(f"{run.path}: passes, robust accuracy {run.robust_accuracy}, verdict {run.verdict.level}")
+    if any(failed.values()):
         raise typer.Exit(1)
 
 
