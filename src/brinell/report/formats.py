@@ -9,11 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from brinell.errors import RunError
-from brinell.report import latex
 from brinell.report.facts import facts
 from brinell.report.figures import costs
 from brinell.report.gate import accuracy_name, check_gate, required_verdict
 from brinell.report.paper_text import label, labels, shared_paths, threat_text
+from brinell.report.text_tables import runs_as_latex
 from brinell.results import CLEAN, Comparison, Proportion, Run, compare
 from brinell.results.analyses import Table
 from brinell.results.bracket import CERTIFIED
@@ -105,7 +105,7 @@ def as_markdown(runs: Sequence[Run]) -> str:
 
 def as_latex(runs: Sequence[Run]) -> str:
     """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences."""
-    return latex.as_latex(runs, pairs(runs))
+    return runs_as_latex(runs, pairs(runs))
 
 
 def _bracketed(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from brinell.cli._shared.terminal import print_json
 from brinell.errors import InputError, one_of
 from brinell.report.facts import proportion
 from brinell.report.formats import comparison_table
-from brinell.report.latex import comparison_as_latex
-from brinell.report.text_tables import as_markdown_table
+from brinell.report.text_tables import as_markdown_table, comparison_as_latex
 from brinell.results import Comparison, Run, compare
 
 BOTH = 2
