@@ -154,6 +154,18 @@ __all__ = [
 ]
 
 
+# What people look for here and is elsewhere.
+INSTEAD = {
+    "load": "brinell.Run.open(folder), brinell.data.load(name) or brinell.models.load(name)",
+    "open": "brinell.Run.open(folder)",
+    "load_run": "brinell.Run.open(folder)",
+    "load_data": "brinell.data.load(name)",
+    "load_model": "brinell.models.load(name)",
+    "AutoAttack": "brinell.evaluate(net, (x, y), threat), or brinell.compat.AutoAttack for scripts of AutoAttack",
+    "PGD": "brinell.attacks.PGD",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name or a module of the package when it is first used."""
     if name in _HOME_OF:
@@ -161,7 +173,12 @@ def __getattr__(name: str) -> Any:
         return value
     if not name.startswith("_") and find_spec(f"brinell.{name}") is not None:
         return import_module(f"brinell.{name}")
-    raise AttributeError(f"module 'brinell' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'brinell' has no attribute {name!r}")
+    from brinell.errors import MissingName, did_you_mean
+
+    remedy = f"Use {INSTEAD[name]}." if name in INSTEAD else did_you_mean(name, __all__, "See help(brinell).")
+    raise MissingName(expected="a public name of brinell", got=name, remedy=remedy)
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,25 @@ def made(tmp_path_factory: pytest.TempPathFactory, problem: Problem) -> Run:
     return evaluate(clf, whole, threat=Linf("8/255"), plan="pgd20", out=folder, seed=0, progress=False)
 
 
+def test_calls_as_in_other_libraries_are_told_ours(problem: Problem) -> None:
+    net, x, y, pair = demo_net(), problem.x, problem.y, r"evaluate\(net, \(x, y\), brinell\.Linf\(8/255\)"
+    guesses: list[tuple[tuple[object, ...], dict[str, object], str]] = [
+        ((net, x, y), {"eps": 0.1}, pair), ((net, x, y), {}, pair), ((net, (x, y), "Linf", 0.1), {}, r"Linf\(8/255\)"),
+        ((net, (x, y), Linf(0.1)), {"slot": 3}, "Did you mean 'slots'"),
+    ]  # fmt: skip
+    for given, options, remedy in guesses:
+        with pytest.raises(brinell.InputError, match=remedy):
+            evaluate(*given, **options)  # type: ignore[arg-type]
+    for name, hint in (("load", r"Run\.open"), ("linf", "'Linf'"), ("AutoAttack", "compat")):
+        with pytest.raises(AttributeError, match=hint):
+            getattr(brinell, name)
+
+
+def test_a_run_is_opened_by_its_name_too(made: Run, tmp_path: Path, problem: Problem) -> None:
+    assert Run(str(made.path)).robust_accuracy == made.robust_accuracy
+    assert made.report(tmp_path / "a.json", data=problem).exists()
+
+
 def test_printed_run_says_everything(made: Run) -> None:
     text = str(made)
     for part in ("clean accuracy", "robust accuracy", "n = 40", "forwards", "backwards", "verdict", "Linf", "8/255"):

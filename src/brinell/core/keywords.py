@@ -1,8 +1,16 @@
-"""Hyper-parameters under the names of other libraries: an attack refuses them and names its own."""
+"""Keywords of other libraries: attacks and `brinell.evaluate` refuse them and name their own."""
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from brinell.errors import PlanError, did_you_mean
+from brinell.errors import InputError, PlanError, did_you_mean
+
+if TYPE_CHECKING:
+    # Type checkers refuse every keyword of this type.
+    Unknown: TypeAlias = NoReturn
+else:
+    Unknown = object
 
 CALL = "attack(model, x, y, brinell.Linf('8/255'))"
 RADIUS = f"The radius belongs to the threat: {CALL}."
@@ -37,6 +45,23 @@ ELSEWHERE = {
     ),
 }
 
+EVALUATE = "brinell.evaluate(net, (x, y), brinell.Linf(8/255))"
+# Keywords of other libraries, by the sentence that says what to write.
+ARGUMENTS = {
+    f"Radius and norm belong to the threat: {EVALUATE}.": ("eps", "epsilon", "epsilons", "norm", "p", "threat_model"),
+    f"Inputs and labels are one argument: {EVALUATE}.": ("x", "y", "inputs", "images", "labels", "targets_y"),
+    f"The model comes first: {EVALUATE}.": ("model", "net", "estimator"),
+    f"The data come second: {EVALUATE}.": ("data", "dataset", "loader", "dataloader"),
+    f'The plan comes fourth, or as plan=: {EVALUATE[:-1]}, "fast").': (
+        "attack",
+        "attacks",
+        "version",
+        "attacks_to_run",
+    ),
+    "Write slots=64, the number of samples attacked at a time.": ("batch_size", "bs"),
+    "Write progress=False for silence.": ("verbose", "quiet"),
+}
+
 
 def refuse_keywords(attack: str, given: Iterable[str], fields: Iterable[str]) -> None:
     """Raise a PlanError for a keyword that is not a field of the attack; its remedy names the field to use.
@@ -62,3 +87,25 @@ def _remedy(attack: str, keyword: str, names: list[str]) -> str:
         return f"{attack} has no such number: leave it out."
     found = next((sentence for sentence, theirs in ELSEWHERE.items() if keyword in theirs), None)
     return found or did_you_mean(keyword, names, f"See help(brinell.attacks.{attack}).")
+
+
+def refuse_unknown(given: Iterable[str], function: Callable[..., Any]) -> None:
+    """Raise an InputError for a keyword that `brinell.evaluate` lacks; its remedy names what to write."""
+    names = [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    for keyword in given:
+        known = next((sentence for sentence, theirs in ARGUMENTS.items() if keyword in theirs), None)
+        raise InputError(
+            expected=f"arguments of brinell.evaluate: {', '.join(names)}",
+            got=keyword,
+            remedy=known or did_you_mean(keyword, names, "See help(brinell.evaluate)."),
+        )
+
+
+def refuse_separate_labels(problem: Any, threat: Any) -> None:
+    """Raise an InputError for labels in the place of the threat: `evaluate(net, x, y)`."""
+    if all(getattr(given, "shape", ()) for given in (problem, threat)):
+        raise InputError(
+            expected="inputs and labels as one argument",
+            got="two arrays",
+            remedy=f"Write a pair: {EVALUATE}.",
+        )

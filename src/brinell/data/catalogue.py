@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from brinell.data.corruptions import COMMON, EXTRA
 from brinell.data.labelled_images import FeatureTables, SplitFolders, Textures, TinyImages, TrafficSigns
@@ -15,7 +16,7 @@ from brinell.data.layouts import (
     PickledBatches,
     VersionedArrays,
 )
-from brinell.errors import one_of
+from brinell.errors import PlanError, one_of
 
 # Kar et al. 2022.
 CORRUPTIONS_3D = (
@@ -245,4 +246,7 @@ def find(name: str) -> DataSet:
     >>> find("cifar10").title
     'CIFAR-10'
     """
+    if name not in SETS and Path(name).exists():
+        remedy = f"This is a file or folder of your own: brinell data show {name}."
+        raise PlanError(expected="a data set that Brinell knows by name", got=repr(name), remedy=remedy)
     return SETS[one_of("a data set", name, SETS)]

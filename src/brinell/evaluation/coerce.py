@@ -25,6 +25,7 @@ from brinell.evaluation.plan import audited, limited, ranked, with_steps, with_t
 from brinell.models.by_name import load_model
 from brinell.models.functions import as_model
 from brinell.models.wrap import wrap
+from brinell.ops.norms import SIZES
 from brinell.results import Evidence, Run, is_evidence
 
 # Options of brinell.data.load beside the source and n.
@@ -147,9 +148,9 @@ def _part(problem: Problem, part: str) -> Problem:
 def as_threat(threat: Any) -> Threat:
     """Return `threat` if it is a Threat, else raise a ThreatError."""
     if not isinstance(threat, Threat):
-        raise ThreatError(
-            expected="a threat", got=repr(threat)[:80], remedy="Write brinell.Linf('8/255') or brinell.L2(0.5)."
-        )
+        named = isinstance(threat, str) and threat in SIZES
+        remedy = f"Write brinell.{threat}(8/255)." if named else "Write brinell.Linf('8/255') or brinell.L2(0.5)."
+        raise ThreatError(expected="a threat: a norm with its radius", got=repr(threat)[:80], remedy=remedy)
     return threat
 
 

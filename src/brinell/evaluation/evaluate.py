@@ -17,6 +17,7 @@ from brinell.arguments import CertifyLike, DataLike, ModelLike, PlanLike, Rankin
 from brinell.checks.survivors import Kept, first_ids, run_survivor_checks
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.execution import Execution
+from brinell.core.keywords import Unknown, refuse_separate_labels, refuse_unknown
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan
 from brinell.core.threat import Threat
@@ -58,7 +59,7 @@ def evaluate(
     rank_by: RankingLike = None, rank_eps: float | str | None = None, targets: int | None = None,
     steps: int | None = None, rel_step: float | None = None, images: bool = True, launch: Backend = IN_PROCESS,
     also: Sequence[Examination] = (), adaptive: bool = False, test: bool | None = None, certify: CertifyLike = False,
-    name: str | None = None,
+    name: str | None = None, **unknown: Unknown,
 ) -> Run:  # fmt: skip
     """Attack every sample with the plan, store the outcome in the folder `out` and return it as a Run.
 
@@ -93,8 +94,11 @@ def evaluate(
     >>> run.robust_accuracy.n
     32
     """
+    refuse_unknown(unknown, evaluate)
+    refuse_separate_labels(problem, threat)
     require_backend(launch)
     coerce.require_folder(resume, out)
+    limit = coerce.as_threat(threat)
     options = {"seed": seed, "slots": slots, "precision": precision, "execution": execution, "device": device}
     how = Execution.from_options(options)
     model, data = coerce.as_model_and_data(classifier, problem, how.device)
@@ -105,7 +109,7 @@ def evaluate(
     stored = Path(out) if resume and out is not None else None
     with precisions.exact(model.device), show_progress(progress) as listener:
         prepared = prepare(
-            model, data, coerce.as_threat(threat), chosen,
+            model, data, limit, chosen,
             stored_settings(how, stored), listener, expected=expected_clean_accuracy, individual=individual,
             device=launch.device, adaptive=adaptive,
         )  # fmt: skip

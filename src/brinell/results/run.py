@@ -44,7 +44,9 @@ class Run:
     33.3 % [9.7, 70.0], n = 6
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: str | os.PathLike[str], manifest: Manifest | None = None) -> None:
+        path = Path(path)
+        manifest = decode(path) if manifest is None else manifest
         self.path, self._manifest, self.manifest = path, manifest, dict(manifest.raw)
         self.identity, self.environment, self.notes = manifest.identity, manifest.environment, list(manifest.notes)
         self.created, self.wall_seconds = manifest.created, manifest.wall_seconds
@@ -60,7 +62,7 @@ class Run:
         """
         if isinstance(path, Run):
             return path
-        return cls(Path(path), decode(Path(path)))
+        return cls(path)
 
     @staticmethod
     def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> "Run":
@@ -280,17 +282,18 @@ class Run:
         path: str | os.PathLike[str],
         *,
         format: str | None = None,
-        problem: Any = None,
+        data: Any = None,
         classes: Sequence[str] = (),
+        problem: Any = None,
     ) -> Path:
         """Write a report and return its path: one self-contained .html file, or .md, .tex, .json, .csv or .xml.
 
-        The file's ending gives the format, unless `format` does. `problem` is the data of the Run; with it, an HTML
-        page shows the clean inputs. `classes` are the class names. HTML needs the extra `report`.
+        The file's ending gives the format, unless `format` does. `data` (or `problem`) are the data of the Run; with
+        them, an HTML page shows the clean inputs. `classes` are the class names. HTML needs the extra `report`.
         """
         from brinell.report.write import write
 
-        return write(self, path, format=format, problem=problem, classes=classes)
+        return write(self, path, format=format, problem=problem if data is None else data, classes=classes)
 
     def to_latex(self) -> str:
         """Return the accuracies as LaTeX tables with captions, for a paper."""
