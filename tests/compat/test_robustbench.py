@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, Linf, ModelError, Problem
-from brinell.compat import benchmark, load_model
+from brinell.compat import benchmark, load_model, robustbench
 from brinell.compat.robustbench import eval as evaluation
 from brinell.compat.robustbench import utils
 from brinell.evaluation import evaluate as evaluating
@@ -200,3 +200,14 @@ def test_normalisation_around_a_network_is_part_of_the_module(monkeypatch: pytes
     loaded = load_model("Any")
     assert torch.equal(loaded(x), demo_net()((x - 0.2) / 0.5))
     assert not loaded.training and len(list(loaded.parameters())) == len(list(demo_net().parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "use"), [("get_leaderboard_latex", "leaderboard table"), ("list_available_models", "zoo list")]
+)
+def test_what_is_missing_says_what_to_use(name: str, use: str) -> None:
+    for module in (robustbench, utils):
+        with pytest.raises(AttributeError, match=use):
+            getattr(module, name)
+    with pytest.raises(ImportError, match="leaderboard table"):
+        from brinell.compat.robustbench.utils import get_leaderboard_latex  # noqa: F401

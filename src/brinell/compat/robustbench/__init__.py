@@ -6,6 +6,7 @@ change: `data` has the loaders, `utils` `load_model` and `clean_accuracy`, `eval
 
 from typing import Any
 
+from brinell.compat.missing import refuse_name
 from brinell.compat.robustbench.data import (
     CORRUPTIONS,
     load_cifar10,
@@ -17,7 +18,7 @@ from brinell.compat.robustbench.data import (
 )
 from brinell.compat.robustbench.eval import benchmark
 from brinell.compat.robustbench.model_zoo.enums import BenchmarkDataset, ThreatModel
-from brinell.compat.robustbench.utils import clean_accuracy, load_model
+from brinell.compat.robustbench.utils import INSTEAD, clean_accuracy, load_model
 
 __all__ = [
     "CORRUPTIONS", "BenchmarkDataset", "ThreatModel", "benchmark", "clean_accuracy", "load_cifar10", "load_cifar10c",
@@ -26,9 +27,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return `model_dicts`, which is made when it is first read."""
+    """Return `model_dicts`, which is made when it is first read; raise for other names what to use."""
     from brinell.compat.robustbench import model_zoo
 
     if name == "model_dicts":
         return model_zoo.published_models()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    refuse_name(__name__, name, [*__all__, "model_dicts"], INSTEAD)

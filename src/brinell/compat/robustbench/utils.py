@@ -9,9 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from brinell.compat.functions import as_classifier, predictions
+from brinell.compat.missing import refuse_name
 from brinell.compat.robustbench.model_zoo.enums import as_text
 from brinell.models import zoo
 from brinell.models.wrap import TorchClassifier
+
+NAMES = ("clean_accuracy", "load_model")
+INSTEAD = {
+    "get_leaderboard_latex": "`brinell leaderboard table --format tex`",
+    "get_leaderboard_bibtex": "`brinell leaderboard table --format bib`",
+    "list_available_models": "`brinell zoo list`",
+    "update_json": "`brinell benchmark --about FILE.json`, which writes a record",
+    "parse_args": "argparse, or `brinell benchmark`",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Raise that a name of RobustBench is missing here; the remedy names what to use."""
+    refuse_name(__name__, name, NAMES, INSTEAD)
 
 
 def clean_accuracy(
