@@ -115,7 +115,10 @@ def test_what_is_missing_names_what_to_use() -> None:
     for options, remedy in (({"norm": "L2"}, "PGDL2"), ({"epsilon": 0.1}, "eps"), ({"eps": 8}, "8/255")):
         with pytest.raises(brinell.InputError, match=remedy):
             torchattacks.PGD(NET, **options)
-    attack = torchattacks.PGD(NET, eps=0.1)
+    with pytest.raises(brinell.InputError, match="got limited"):
+        torchattacks.PGD(NET, limited=False)
+    attack = torchattacks.PGD(NET, eps="8/255")
+    assert attack.eps == 8 / 255
     attack.steps = 3
     assert attack.part().steps == 3
     with pytest.raises(brinell.InputError, match="stepz"):

@@ -16,6 +16,7 @@ from brinell.errors import InputError, MissingExtra, StorageError
 from brinell.report.advice import ADVICE
 from brinell.report.figures import (
     breaks,
+    class_names,
     classes,
     confusion,
     costs,
@@ -332,6 +333,12 @@ def test_a_card_for_notebooks(run: Run, make: Callable[..., Run], images: Images
         "ul",
         "li",
     }
+
+
+def test_classes_have_the_names_that_the_data_give_them(run: Run) -> None:
+    names = ("ant", "bee", "cat", "dog", "emu")
+    assert class_names(run, (), names) == names and class_names(run, list("abcde"), names) == tuple("abcde")
+    assert class_names(run, (), names[:3]) == ()  # of another number of classes than the model has
 
 
 def test_wrong_requests_are_refused(run: Run, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Attacks under the names of torchattacks: `from brinell.compat import torchattacks`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from brinell.compat.functions import Function, as_classifier, predictions, refus
 from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
-from brinell.core.threat import Threat, threat
+from brinell.core.threat import Threat, parse_eps, threat
 from brinell.errors import InputError, did_you_mean
 from brinell.models.wrap import wrap
 from brinell.ops import rng
@@ -55,7 +55,7 @@ class _Call:
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse options that the attack lacks."""
-        names = [name for name, f in cls.__dataclass_fields__.items() if f.init]
+        names = [f.name for f in fields(cls) if f.init]
         for name in options:
             if name not in names:
                 known, remedy = f"arguments of {cls.__name__}: {', '.join(names)}", did_you_mean(name, names)
@@ -72,16 +72,16 @@ class _Call:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse attributes that would be ignored."""
-        names = list(self.__dataclass_fields__)
+        names = [f.name for f in fields(self)]
         if name not in names and name[0] != "_" and name not in ("attack_mode", "targeted"):
             known = f"attributes of {type(self).__name__}: {', '.join(names)}"
             raise InputError(expected=known, got=name, remedy=did_you_mean(name, names))
-        super().__setattr__(name, value)
+        super().__setattr__(name, parse_eps(value) if name == "eps" and isinstance(value, str) else value)
 
     def __getattr__(self, name: str) -> Any:
         """Raise that torchattacks' method or attribute is missing here; the remedy names what to use."""
-        known = [k for k in (*self.__dataclass_fields__, *dir(type(self))) if k[0] != "_"]
-        refuse_name(type(self).__name__, name, known, METHODS)
+        methods = [k for k in dir(type(self)) if k.startswith(("set_", "get_"))]
+        refuse_name(type(self).__name__, name, [*(f.name for f in fields(self)), "device", "to", *methods], METHODS)
 
     @property
     def device(self) -> torch.device:

@@ -95,7 +95,7 @@ def refuse_unknown(given: Iterable[str], function: Callable[..., Any]) -> None:
     for keyword in given:
         known = next((sentence for sentence, theirs in ARGUMENTS.items() if keyword in theirs), None)
         raise InputError(
-            expected=f"arguments of brinell.evaluate: {', '.join(names)}",
+            expected="arguments of brinell.evaluate, as help(brinell.evaluate) shows them",
             got=keyword,
             remedy=known or did_you_mean(keyword, names, "See help(brinell.evaluate)."),
         )

@@ -90,7 +90,8 @@ def document(
 
 def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: Sequence[str], share: int = 1) -> View:
     """Compute what the page shows of one Run; `share` is the number of Runs that share the space for images."""
-    s, names = sample_outcomes(run), figures.class_names(run, classes)
+    s, of_data = sample_outcomes(run), cleaned(list(getattr(problem, "classes", None) or ()))
+    names = figures.class_names(run, classes, of_data)
     radius, minimum_norm = figures.radius(run), figures.minimum_norm(run)
     cost, cost_table = figures.costs(run)
     breaks = figures.breaks(run, s)

@@ -186,8 +186,8 @@ def bar_series(name: str, x: Sequence[str], shares: Sequence[Proportion]) -> Ser
     return Series(name, tuple(x), *(tuple(100 * getattr(p, end) for p in shares) for end in ("value", "low", "high")))
 
 
-def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the `given` class names, else the names of a well-known data set, else (); a Run stores only numbers."""
+def class_names(run: Run, given: Sequence[str] = (), of_data: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the `given` class names, else those of the data, else (); a Run stores only numbers."""
     count = run.identity.model.classes
     if given and count is not None and len(given) != count:
         raise InputError(
@@ -195,7 +195,7 @@ def class_names(run: Run, given: Sequence[str] = ()) -> tuple[str, ...]:
             got=f"{len(given)} names",
             remedy="Pass one name per class, in the order of the class numbers.",
         )
-    known = CLASS_NAMES.get(str(run.identity.data.name), ())
+    known = tuple(of_data) or CLASS_NAMES.get(str(run.identity.data.name), ())
     return tuple(given) or (known if len(known) == count else ())
 
 

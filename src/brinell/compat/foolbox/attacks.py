@@ -14,7 +14,7 @@ from brinell.compat.functions import predictions, refuse_unless
 from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Restarts
-from brinell.core.threat import Threat, norm_name, threat
+from brinell.core.threat import Threat, norm_name, parse_eps, threat
 from brinell.ops.norms import SIZES
 
 
@@ -37,7 +37,7 @@ class _Attack:
         self, model: PyTorchModel, inputs: Tensor, criterion: Any, *, epsilons: Any, seed: int = 0
     ) -> tuple[Any, Any, Any]:
         several = isinstance(epsilons, Iterable) and getattr(epsilons, "ndim", 1) > 0
-        radii = [None if e is None else float(e) for e in (epsilons if several else [epsilons])]
+        radii = [None if e is None else parse_eps(e) for e in (epsilons if several else [epsilons])]
         each = [self._at(model, inputs, criterion, e, seed) for e in radii]
         if not several:
             return each[0]
