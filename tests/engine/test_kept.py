@@ -176,6 +176,27 @@ def test_short_attacks_are_not_captured():
     assert Made.captured
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_copy_that_computes_another_function_is_not_used(precision):
+    class Counted(torch.nn.Module):
+        """A network that adds a bias from outside, which a deep copy loses."""
+
+        def __init__(self, net, lost):
+            super().__init__()
+            self.net, self.lost = net, lost
+
+        def forward(self, x):
+            return self.net(x) + 0.5 * torch.arange(6) * (1 - self.lost)
+
+        def __deepcopy__(self, memo):
+            return Counted(copy.deepcopy(self.net, memo), loses)
+
+    classifier, x, _ = images()
+    for loses in (0, 1):
+        oracle = AcceleratedOracle(wrap(Counted(classifier.module, 0).eval()), 8, precision=precision)
+        assert (oracle.copy(x) is None) == bool(loses)
+
+
 def test_networks_belong_to_one_classifier():
     classifier, x, _ = images()
     oracle = AcceleratedOracle(classifier, 8)
