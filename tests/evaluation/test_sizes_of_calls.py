@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.engine.fixed import Fixed, images, run
 
-from brinell.attacks import APGD, Pursuit, Square
+import brinell
+from brinell.attacks import APGD, PGD, Pursuit, Square
 from brinell.core.plan import Restarts, Targets, stage
 from brinell.core.threat import Linf
 from brinell.engine.cuda.graphs import GraphCache
@@ -52,3 +54,24 @@ def test_measured_slots_fill_a_call(slots: int, kind: str, room: int) -> None:
     assert run_stage._slots(recorded, recorded.oracle.sized(kind)) == room
     told = setup_for("cuda", slots, GraphCache(), measured=False)
     assert run_stage._slots(told, told.oracle.sized(kind)) == slots
+
+
+def test_padding_is_counted() -> None:
+    """The Run says how many rows the model was asked: those of its calls, up to a few that only look at its dtype."""
+    net, rows = brinell.models.demo.demo_net(), []
+    net.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    run = brinell.evaluate(net, brinell.data.load("demo", 4), Linf(0.1), "fgsm", progress=False, test=False)
+    assert 0 <= sum(rows) - run.manifest["asked_rows"] < 32
+    assert run.manifest["asked_rows"] > run.cost.forwards
+
+
+def test_replayed_calls_are_counted() -> None:
+    class Replayed(Fixed):
+        replays = True
+
+    (classifier, x, y), step = images(16), PGD(steps=60)
+    plain, oracle = Oracle(classifier, 8), Oracle(classifier, 8)
+    run(classifier, x, y, Linf(1e-6), step, GraphCache(make=Fixed), oracle=plain)
+    run(classifier, x, y, Linf(1e-6), step, GraphCache(make=Replayed), oracle=oracle)
+    # A fake replay also calls the model: every row counts twice.
+    assert oracle.calls.rows == 2 * plain.calls.rows >= 2 * 16 * step.queries

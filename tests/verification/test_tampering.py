@@ -22,7 +22,7 @@ from brinell.testing.runs import reseal
 N, CLASSES = 12, 3
 # Nothing that is counted, checked or judged follows from these: names, times, places, and what people are told.
 FOR_PEOPLE = (
-    "environment", "created", "wall_seconds", "startup_seconds", "notes", "resumed", "schema_version",
+    "environment", "created", "wall_seconds", "startup_seconds", "asked_rows", "notes", "resumed", "schema_version",
     "identity.brinell_format", "identity.model.name", "identity.data.name", "identity.plan.description",
     "identity.plan.citation", "identity.block", "identity.precision", "identity.threat.eps_text", "identity.individual",
 )  # fmt: skip

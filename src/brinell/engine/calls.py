@@ -19,6 +19,8 @@ REMEDY = "Correct the model, or restart its device or service."
 class Calls:
     """The number of calls so far, the sample ids of the last call, and when it began (None after it has ended).
 
+    `rows` is the number of rows in all calls, forward passes with their padding, also of replayed CUDA graphs.
+
     >>> calls = Calls()
     >>> with calls.call(torch.tensor([7, 7, 9])):
     ...     print(calls)
@@ -28,6 +30,7 @@ class Calls:
     count: int = 0
     ids: Tensor | None = None
     begun: float | None = None
+    rows: int = 0
     error: Exception | None = None
     """The exception in the last call that failed."""
 

@@ -168,6 +168,7 @@ class Oracle:
                 responses = []
                 for k, block in enumerate(self._pad(x, y, target, *ids)):
                     passes = []
+                    self.calls.rows += draws * len(block[0])
                     for _ in range(draws):
                         with self.calls.call(self._block_of(id, k)):
                             passes.append(one_pass(*block))
@@ -196,6 +197,7 @@ class Oracle:
             try:
                 outputs = []
                 for k, block in enumerate(self._pad(x, *ids)):
+                    self.calls.rows += len(block[0])
                     with torch.no_grad(), self.calls.call(self._block_of(named, k)):
                         outputs.append(network(*block))
                 return _unpad(outputs, len(x))

@@ -376,4 +376,6 @@ def _finish(s: PreparedEvaluation, writer: Writer, kept: Kept, begun: float) -> 
                 "They are not part of the reported cost."
             )
     seconds = before + time.perf_counter() - begun
-    writer.update(finished=True, wall_seconds=seconds, startup_seconds=start, notes=notes, checks=checks)
+    # Workers count for themselves.
+    asked = {} if stored.workers else {"asked_rows": (stored.asked_rows or 0) + s.oracle.calls.rows}
+    writer.update(finished=True, wall_seconds=seconds, startup_seconds=start, notes=notes, checks=checks, **asked)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 
@@ -52,6 +52,9 @@ class DeviceMicroBatch(MicroBatch):
     def __post_init__(self, entry: Entry) -> None:
         self.ages = [0] * len(self.busy)
         super().__post_init__(entry)
+
+    replays: ClassVar[bool] = False
+    """Whether a step is replayed, so that no oracle counts its calls."""
 
     def advance(self, times: int = 1) -> None:
         """Start `times` steps on the device; may return before they have finished."""
@@ -124,6 +127,7 @@ class CapturedMicroBatch(DeviceMicroBatch):
     If possible, a second graph captures how new samples enter the slots.
     """
 
+    replays: ClassVar[bool] = True
     depth: int = 2
     reusable: bool = True
     stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)

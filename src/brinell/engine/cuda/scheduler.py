@@ -129,6 +129,9 @@ class ConcurrentScheduler(Scheduler):
     def _start(self, micro_batch: DeviceMicroBatch) -> None:
         times = -(-min(self._interval, max(self._budget(micro_batch), 1)) // self._each)
         micro_batch.advance(times)
+        if micro_batch.replays:
+            e = self.engine
+            e.oracle.calls.rows += times * self._each * len(micro_batch.busy) * e.draws
         self.iterations.setdefault(id(micro_batch), []).append(times * self._each)
         micro_batch.ages = [age + times * self._each for age in micro_batch.ages]
 

@@ -212,6 +212,7 @@ class Manifest(StoredObject):
     finished: bool = False
     wall_seconds: float | None = None
     startup_seconds: float | None = None
+    asked_rows: int | None = None
     certifiers: Sequence[Mapping[str, Any]] = ()
     certifying: bool = False
     checksums: Mapping[str, Any] | None = None
