@@ -111,6 +111,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"clean_acc": HUGE}, {"clean_acc": "9" * 10**5}, {"clean_acc": [1]}, {"n": 10**30}, {"id": "a" * 300},
     {"reasons": ["a"] * 10**5}, {"reasons": [["a"]]}, {"interval": [1, 2, 3]}, {"interval": []},
     {"cost": {"forwards": "a"}}, {"cost": []}, {"plan": []}, {"date": 0}, {"link": "x" * 10**5}, {"licence": 3},
+    {"certified": 99.0}, {"certified": "a"},
 ]  # fmt: skip
 
 

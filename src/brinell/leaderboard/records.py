@@ -73,6 +73,8 @@ LISTS_OF_NUMBERS = ("interval", "clean_interval")
 LISTS = (*LISTS_OF_NUMBERS, *LISTS_OF_TEXTS)
 # Relative to another model, so not bounded by 100.
 RELATIVE = ("corruptions_mce", "corruptions_mce_3d")
+# Percentages are stored with two digits.
+ROUNDED = 0.01
 # The largest record, the longest text of a field, and the most texts of a list.
 RECORD_BYTES, LONGEST_TEXT, MOST_TEXTS = 1 << 20, 1_000, 1_000
 LONGEST = {"authors": 20_000, "footnote": 5_000}
@@ -192,6 +194,11 @@ class Record:
         return min(known, default=self.corruptions_3d if self.threat == CORRUPTIONS_3D else self.corruptions)
 
     @property
+    def contradicted(self) -> bool:
+        """Whether more samples are certified than withstood the attacks: one of the two numbers is wrong."""
+        return self.certified is not None and self.best is not None and self.certified > self.best + ROUNDED
+
+    @property
     def non_commercial(self) -> bool:
         """Whether the licence of the weights forbids commercial use."""
         return "NC" in self.licence.split("-")
@@ -221,6 +228,7 @@ class Record:
         wrong = [f for f, v in numbers.items() if v is not None and not _fits(f, v)]
         wrong += [f for f, v in texts.items() if not isinstance(v, str) or len(v) > LONGEST.get(f, LONGEST_TEXT)]
         wrong += ["eps"] if r.eps is not None and not _is_radius(r.eps) else []
+        wrong += ["certified, which is above the robust accuracy"] if not wrong and r.contradicted else []
         wrong += [f for f in LISTS_OF_TEXTS if len(getattr(r, f)) > MOST_TEXTS]
         wrong += [f for f in FLAGS if not isinstance(getattr(r, f), bool | None)]
         wrong += [f for f in LISTS_OF_NUMBERS if getattr(r, f) is not None and len(getattr(r, f)) != 2]
