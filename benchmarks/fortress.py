@@ -47,7 +47,7 @@ PARTS = (
         212,
         "`verify` with the model notices it, or it hides fewer samples than are stated to be found",
     ),
-    Part("fuzz", "Hostile files", 2000, "a typed error or the right result, within 10 s and 1 GiB"),
+    Part("fuzz", "Hostile files", 2211, "a typed error or the right result, within 10 s and 1 GiB"),
 )
 
 
