@@ -23,6 +23,8 @@ GROWING, FAR = 8, 10
 FIRST, SHORTER = 0.25, 0.6
 # Fewer survivors say nothing about the runner-up class, and at least this share should reach it.
 FEW, REACHED = 8, 0.1
+# A walk may break one survivor: attacks miss a sample now and then, and a walk is one more start.
+EXCUSED = 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def gradient_at(oracle: Oracle, x: Tensor, y: Tensor, target: Tensor | None = No
 
 
 def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> tuple[Finding, Tensor]:
-    """Check that no survivor breaks at a smaller radius; return the finding and the points where the walk ends.
+    """Check that hardly any survivor breaks at a smaller radius; return the finding and the points where the walk ends.
 
     Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs
     only, where attacks that take steps of the size of eps never look.
@@ -59,10 +61,9 @@ def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> t
 
 
 def _smaller(broken: int, n: int) -> Finding:
-    if not broken:
-        return Finding(
-            SMALLER, "ok", f"a walk through growing radii broke none of {n_samples(n, kind='survivor')}", value=0.0
-        )
+    if broken <= EXCUSED:
+        what = f"a walk through growing radii broke {broken or 'none'} of {n_samples(n, kind='survivor')}"
+        return Finding(SMALLER, "ok", what, value=broken / n)
     return Finding(
         SMALLER,
         "warn",
@@ -71,7 +72,7 @@ def _smaller(broken: int, n: int) -> Finding:
         "The model may be weak close to its inputs only: attack with smaller radii too, or search for the smallest "
         "perturbation (brinell curve).",
         value=broken / n,
-        threshold=0.0,
+        threshold=EXCUSED / n,
     )
 
 
