@@ -18,7 +18,7 @@ from brinell.dossier.check_dossier import Refused, canonical, check, signed_mess
 from brinell.dossier.page import BEFORE, UNSIGNED
 
 SOURCE = files("brinell.dossier") / "check_dossier.py"
-LONGEST = 250
+LONGEST = 260
 RNG = np.random.default_rng(11)
 OTHER = PrivateKey(bytes(range(32)))
 Mutant = tuple[str, str, bytes]  # name, ending of the file, content
@@ -47,9 +47,14 @@ def test_as_a_program(folder: Path, page: Path, data: Path, key: PrivateKey) -> 
     assert "the files of 2 of 2 Runs" in text
     (folder / "public.pem").write_text(key.public_pem)
     assert run(folder, data.name, "--key", "public.pem")[0] == 0
+    code, text = run(folder, page.name, "--key", *key.fingerprint.split(), "--run", "a")  # pasted without quotes
+    assert code == 0 and "the expected key" in text
+    code, text = run(folder, page.name, "--key", "key.pem")
+    assert code == 2 and "key.pem is a private key" in text
     code, text = run(folder, page.name, "--key", OTHER.fingerprint)
     assert code == 1 and "REFUSED" in text and "another key" in text
-    assert run(folder, "missing.html")[0] == 1
+    code, text = run(folder, "missing.html")
+    assert code == 2 and "no such file or folder: missing.html" in text
     assert run(folder)[0] == 2
 
 
@@ -67,7 +72,7 @@ def test_a_run_that_changed_is_refused(folder: Path, page: Path, tmp_path: Path)
 def test_a_draft_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
     for name in ("draft.html", "draft.json"):
         path = write(tmp_path / name, key=None, unsigned=True)
-        with pytest.raises(Exception, match="draft"):
+        with pytest.raises(Exception, match="is a draft"):
             check(path)
     assert "draft, not signed" in (tmp_path / "draft.html").read_text()
 

@@ -193,6 +193,8 @@ def test_the_command(folder: Path, brinell_cli: Any, tmp_path: Path) -> None:
     assert "[system]" in brinell_cli("dossier", "--template")
     shown = brinell_cli("dossier", folder / "a", "--key", key, "--out", out, "--checker")
     assert "check_dossier.py" in shown and "fingerprint: " in shown
+    assert f'check: python check_dossier.py {out} --key "' in shown
+    assert "empty fields of the system" in shown and "system.name" in shown
     assert check(out)[-1].endswith("OK")
     assert "BEGIN PUBLIC KEY" in brinell_cli("dossier", "--public-key", "--key", key)
     assert brinell_cli("dossier", "--out", out, "--checker").strip().endswith("check_dossier.py")

@@ -202,8 +202,10 @@ def read(path):
 def check(path, key=None, folders=()):
     """Return a line for everything that was checked; raise an error if something does not hold."""
     payload, signed, shown = read(path)
-    if payload["format"] != FORMAT or not payload["public_key"]:
-        raise Refused(f"it is not in the format {FORMAT}, or it is a draft without a signature")
+    if payload["format"] != FORMAT:
+        raise Refused(f"it is not in the format {FORMAT}")
+    if not payload["public_key"]:
+        raise Refused("it is a draft without a signature, so nothing shows who made it")
     public = bytes.fromhex(payload["public_key"])
     if not all(verify(public, signed_message(kind, text), bytes.fromhex(value)) for kind, text, value in signed):
         raise Refused("the signature does not fit the content")
@@ -236,9 +238,16 @@ def main():
     parser.add_argument("dossier", type=Path)
     parser.add_argument("--key", help="public key or fingerprint")
     parser.add_argument("--run", type=Path, action="append", default=[], help="folder of a Run; may be repeated")
-    given = parser.parse_args()
+    # A fingerprint without quotes comes as many words.
+    words = re.sub(r"(?i)(?<=[\n ][0-9a-f]{4})\n(?=[0-9a-f]{4}(\n|$))", " ", "\n".join(sys.argv[1:]))
+    given = parser.parse_args(words.split("\n") if words else [])
+    if missing := [str(path) for path in (given.dossier, *given.run) if not path.exists()]:
+        parser.error(f"no such file or folder: {', '.join(missing)}")
     if (key := given.key) and Path(key).is_file():
-        lines = [line for line in Path(key).read_text().splitlines() if not line.startswith("-----")]
+        text = Path(key).read_text()
+        if "PRIVATE KEY" in text:
+            parser.error(f"{key} is a private key: keep it, and pass the signer's public key or its fingerprint")
+        lines = [line for line in text.splitlines() if not line.startswith("-----")]
         key = base64.b64decode("".join(lines)).removeprefix(SPKI).hex()
     try:
         print("\n".join(check(given.dossier, key, given.run)))

@@ -9,6 +9,8 @@ from brinell.dossier import check_again, read_key, write_checker, write_dossier
 from brinell.dossier import new_key as make_key
 from brinell.dossier import template as empty_description
 from brinell.dossier.check_dossier import Refused
+from brinell.dossier.system import declared, missing_fields
+from brinell.dossier.write import CHECKER
 from brinell.errors import InputError
 
 PAGE = Path("dossier.html")
@@ -80,11 +82,19 @@ def command(
         )
         for path in written:
             typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
+        empty = missing_fields(declared(system).fields)
+        if empty:
+            typer.echo(f"empty fields of the system, which the dossier lists as gaps: {', '.join(empty)}")
         if key is not None:
-            typer.echo(f"fingerprint: {read_key(key).fingerprint}")
+            mark = read_key(key).fingerprint
+            typer.echo(f"fingerprint: {mark}")
+            how = f'python {CHECKER} {out} --key "{mark}"' if checker else f"brinell dossier --check {out}"
+            typer.echo(f"check: {how}")
 
 
 def _check(path: Path, runs: list[Path]) -> None:
+    if not path.is_file():
+        raise InputError(expected="the file of a dossier", got=f"{path}, which is none", remedy="Check the path.")
     try:
         typer.echo("\n".join(check_again(path, runs)))
     except Refused as error:
