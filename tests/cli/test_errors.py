@@ -103,6 +103,15 @@ def test_usage_errors(arguments: tuple[str, ...], brinell: Any) -> None:
     assert "Traceback" not in err
 
 
+def test_all_missing_options_are_named_at_once(brinell: Any) -> None:
+    code, _, err = brinell("evaluate", "net.py:make", "test.npz", "--eps", "8/255")
+    said = " ".join(err.replace("│", " ").split())
+    assert code == 2
+    assert "Missing options: --model, --data. Did you mean --model net.py:make --data test.npz?" in said
+    assert "Missing options: --model, --data, --eps." in " ".join(brinell("evaluate").err.split())
+    assert brinell("evaluate", "--help").code == 0
+
+
 def test_a_used_folder(brinell: Any, here: Path) -> None:
     assert brinell(*ON, "0.1", "-q", "--out", "run").code == 0
     code, out, _ = brinell(*ON, "0.1", "-q", "--out", "run")

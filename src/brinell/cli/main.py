@@ -90,9 +90,10 @@ def program(*called: str) -> typer.Typer:
         elif isinstance(found := command_of(name), typer.Typer):
             app.add_typer(found, name=name, rich_help_panel=panel, short_help=line)
         else:
+            from brinell.cli._shared.missing import Command
             from brinell.cli._shared.panels import grouped
 
-            app.command(name, rich_help_panel=panel, short_help=line)(grouped(found))
+            app.command(name, cls=Command, rich_help_panel=panel, short_help=line)(grouped(found))
     return app
 
 

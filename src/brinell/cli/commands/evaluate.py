@@ -51,7 +51,7 @@ def command(
     audit: Annotated[
         str | None,
         typer.Option(
-            help="Share of the surviving samples that the audit attacks with the full plan: 1/8, 0.125 or 12.5%."
+            help="Share of the survivors that fast draws for the full plan: 1/8, 0.125 or 12.5%; default: 0.005."
         ),
     ] = None,
     escalate: Annotated[
