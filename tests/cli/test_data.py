@@ -37,6 +37,12 @@ def test_list_has_every_set(brinell: Any) -> None:
     assert code == 0 and all(name in out for name in SETS)
 
 
+def test_a_narrow_terminal_cuts_no_word(brinell: Any) -> None:
+    out = brinell("data", "list", width=40).out
+    assert max(map(len, out.splitlines())) <= 40
+    assert "cifar10: classes 10, images 10,000 test, 50,000 train, options split" in " ".join(out.split())
+
+
 def test_list_tells_what_the_cache_has(brinell: Any, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "data" / "cifar10"
     folder.mkdir(parents=True)

@@ -31,6 +31,7 @@ def test_every_format_shows_both_ends(runs: tuple[Run, Run]) -> None:
     low = both.certified_accuracy
     assert low is not None and 0 < low.k < both.robust_accuracy.k
     assert f"Certified accuracy <b>{100 * low.value:.1f} %" in document([both])
+    assert "Pale: clean, lighter: robust, full: certified accuracy" in document([both])
     assert str(low) in as_markdown([both]) and "certified accuracy" in as_latex([both])
     lines = list(csv.DictReader(io.StringIO(as_csv([both]))))
     assert (lines[-1]["stage"], float(lines[-1]["accuracy"])) == ("certified", low.value)
@@ -39,6 +40,7 @@ def test_every_format_shows_both_ends(runs: tuple[Run, Run]) -> None:
     assert len(found["bracket"]["open_ids"]) == found["bracket"]["open"]
     assert f"{100 * low.value:.1f} % [" in both.sentence() and "certified" in both.sentence()
     assert str(both.bracket) in str(both)
+    assert "Pale: clean, full: robust accuracy" in document([plain])
     for text in (document([plain]), as_markdown([plain]), as_latex([plain]), as_csv([plain]), str(plain)):
         assert "certified" not in text.lower()
     assert facts(plain)["bracket"] is None is facts(plain)["certified_accuracy"]

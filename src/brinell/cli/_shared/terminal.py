@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from brinell.analysis.across_models import ModelResults
     from brinell.results.analyses import AnalysisReport, Cell
 
-WIDTH = 100
+WIDTH, NARROW = 100, 80
 # The width of tables in a file or pipe: no cell is wrapped, so that names can be searched for.
 UNWRAPPED = 2_000
 
@@ -80,12 +81,32 @@ def exit_if_failed(results: "ModelResults[Any]") -> None:
 def print_table(table: Any, console: Console) -> None:
     """Print a table or a panel, at most 100 characters wide; a table in a file or pipe is not wrapped.
 
-    If the variable COLUMNS is set, tables have at most this width in files and pipes too.
+    If the variable COLUMNS is set, tables have at most this width in files and pipes too. On a narrow terminal a
+    table whose words do not fit is printed as a list of its rows.
     """
     if isinstance(table, Table) and not console.is_terminal and "COLUMNS" not in os.environ:
         Console(file=console.file, width=UNWRAPPED).print(table)
         return
-    console.print(table, width=min(console.width, WIDTH))
+    width = min(console.width, WIDTH)
+    if width < NARROW and isinstance(table, Table) and table.show_header and _least_width(table, console) > width:
+        _print_rows(table, console, width)
+    else:
+        console.print(table, width=width)
+
+
+def _least_width(table: Table, console: Console) -> int:
+    """Return the width that the table needs if no word is cut."""
+    return Measurement.get(console, console.options.update(width=UNWRAPPED), table).minimum
+
+
+def _print_rows(table: Table, console: Console, width: int) -> None:
+    """Print one paragraph per row: its first cell, then the other columns by name."""
+    if table.title:
+        console.print(table.title, width=width)
+    heads = [str(column.header) for column in table.columns[1:]]
+    for name, *cells in zip(*(column.cells for column in table.columns), strict=True):
+        named = [f"{head} {value}".strip() for head, value in zip(heads, cells, strict=True) if str(value)]
+        console.print(Text(f"{name}: {', '.join(named)}" if named else str(name)), width=width)
 
 
 def print_lines(console: Console, *lines: str) -> None:

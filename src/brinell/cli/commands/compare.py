@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from brinell.cli._shared import options
-from brinell.cli._shared.terminal import print_json
+from brinell.cli._shared.terminal import print_json, print_lines
 from brinell.errors import InputError, one_of
 from brinell.report.facts import proportion
 from brinell.report.formats import comparison_table
@@ -37,7 +38,10 @@ def command(
     result = compare(*map(Run.open, runs))
     made = FORMATS[one_of("a format", format, FORMATS)](result)
     if not json:
-        typer.echo(made.rstrip("\n"))
+        if format == "text":
+            print_lines(Console(), *made.splitlines())
+        else:
+            typer.echo(made, nl=False)
         return
     difference = result.difference
     print_json(
