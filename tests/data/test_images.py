@@ -97,6 +97,14 @@ def test_grey_and_transparent_pictures_become_colours(tmp_path: Path) -> None:
     assert np.array_equal(read(tmp_path, grey, Preprocessing(mode="L")), grey[..., None])
 
 
+def test_pictures_of_16_bits_are_refused(tmp_path: Path) -> None:
+    """Pillow would make every value above 255 white."""
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    for mode in ("RGB", "L"):
+        with pytest.raises(InputError, match="8 bits per channel"):
+            read(tmp_path, deep, Preprocessing(mode=mode))
+
+
 def test_a_folder_of_grey_pictures(tmp_path: Path) -> None:
     """Colours by default, as in torchvision; one channel on request. A model with one channel gets the hint."""
     grey = pixels(4, 8, 8)

@@ -32,6 +32,8 @@ LONGEST_LIST = 1 << 28
 LEVELS = 255
 # The modes of Pillow that pictures can be read in: colours, or grey values.
 MODES = ("RGB", "L")
+# The modes of 16 and 32 bits, of which Pillow would keep the lowest 255 levels and make the rest white.
+DEEP = ("I", "F")
 ONE_PER_CLASS = "Pass the folder that holds one folder per class, with the pictures inside: FOLDER/cat/1.png."
 # The formats of these suffixes. Pillow knows more, and runs other programs for some.
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "TIFF")
@@ -154,6 +156,12 @@ class Images(Dataset[tuple[Tensor, int]]):
             for width, height in (file.size, size):
                 if width * height > MOST_PIXELS:
                     raise ValueError(f"{width:,} x {height:,} pixels, more than {MOST_PIXELS:,}")
+            if file.mode.startswith(DEEP):
+                raise InputError(
+                    expected="pictures with 8 bits per channel",
+                    got=f"a picture of mode {file.mode}, with more: {path}",
+                    remedy="Scale it to [0, 1] yourself and save arrays: --data FILE.npz with x and y.",
+                )
             image = file.convert(self.steps.mode)
         if size != image.size:
             image = image.resize(size, pillow.Resampling[self.steps.interpolation.upper()])
