@@ -61,7 +61,7 @@ class Line(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The attempts of one part, and where they were made."""
+    """The attempts of one part, and where they were made; `note` says which lines were made elsewhere."""
 
     seed: int
     seconds: float
@@ -69,6 +69,7 @@ class Result(NamedTuple):
     torch: str
     python: str
     lines: tuple[Line, ...]
+    note: str = ""
 
     def total(self, field: str) -> int:
         """Return the sum of a column, "tried" or "held"."""
@@ -118,8 +119,8 @@ def markdown(results: Mapping[str, Result]) -> str:
     text = ["# Attacked on purpose", "", "Made by `python benchmarks/fortress.py`, or `make fortress`."]
     text += ["[Security](../../docs/security.md) says what is promised.", "", summary(results)]
     for part, r in _chosen(results):
-        place = f"Seed {r.seed}, {r.seconds:,.0f} s, Brinell {r.brinell}, torch {r.torch}, Python {r.python}."
-        text += ["", f"## {part.title}", "", place, "", "| kind | tried | held |", "|---|---|---|"]
+        place = f"Seed {r.seed}, {r.seconds:,.0f} s, Brinell {r.brinell}, torch {r.torch}, Python {r.python}. {r.note}"
+        text += ["", f"## {part.title}", "", place.rstrip(), "", "| kind | tried | held |", "|---|---|---|"]
         text += [f"| {line.kind} | {line.tried:,} | {line.held:,} |" for line in r.lines]
         failed = list(_failed(r.lines))
         text += ["", "What did not hold:", "", *failed] if failed else []
