@@ -1,11 +1,13 @@
 """Draw docs/images/demo.svg: the output of `brinell demo --out run` on a terminal of 100 columns.
 
-Run: python docs/images/screenshot.py
+Run: python docs/images/screenshot.py [FOLDER OF THE RUN]
 """
 
 import io
 import os
 import re
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,8 +25,10 @@ WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        if len(sys.argv) > 1:
+            shutil.copytree(sys.argv[1], Path(folder) / "run")
         os.chdir(folder)
-        run = brinell.evaluate("demo", "demo", brinell.Linf(EPS), PLAN, out="run")
+        run = brinell.evaluate("demo", "demo", brinell.Linf(EPS), PLAN, out="run", resume=True)
         console = Console(record=True, width=100, force_terminal=True, color_system="truecolor", file=io.StringIO())
         console.print("$ brinell demo --out run", style="dim", highlight=False)
         print_run(run, console)
