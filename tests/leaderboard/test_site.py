@@ -23,6 +23,7 @@ from brinell.errors import InputError, RunError
 from brinell.leaderboard.records import RECORD, Record, of_run, published
 from brinell.leaderboard.site import build
 from brinell.leaderboard.site.boards import Board, boards
+from brinell.leaderboard.site.columns import BoardRow, columns
 from brinell.leaderboard.site.entries import BoardEntry, collect, entry_of_run
 from brinell.leaderboard.site.pages import INDEX, rows
 from brinell.leaderboard.site.sanitise import footnote, plain, safe_link
@@ -246,6 +247,16 @@ def test_charts_have_a_named_point_for_every_record(site: Path, pages: dict[str,
     over = [r.overestimation for r in published() if (r.dataset, r.threat) == ("cifar10", "Linf")]
     assert f"{sum(o is not None and o > 0 for o in over)} of 99 models were reported more robust" in text
     assert "last four-digit number of the venue" in text
+
+
+@pytest.mark.parametrize(("own", "last"), [(1, ["interval", "n"]), (3, ["venue", "status"])])
+def test_what_few_records_have_comes_last(own: int, last: list[str]) -> None:
+    """Interval and n stand beside the accuracy, unless most records are copied from papers and have none."""
+    papers = [Record("cifar10", "L2", f"p{i}", venue="A 2020", clean=95.0, autoattack=40.0) for i in range(2)]
+    runs = [replace(papers[0], name=f"r{i}", n=100, interval=(30.0, 50.0)) for i in range(own)]
+    board = Board("cifar10", "L2", "0.5", tuple(BoardEntry(record) for record in (*papers, *runs)))
+    shown = [c.key for c in columns([BoardRow(board, e, None, e.record.name) for e in board.entries])]
+    assert [key for key in shown if key in ("interval", "n", "venue", "status")][-2:] == last
 
 
 def test_what_is_not_believed_makes_no_progress(tmp_path: Path) -> None:
