@@ -7,10 +7,10 @@ Usage: python benchmarks/wall_clock.py pack --weights W.pt --cifar DIR --flags F
 
 `pack` makes the folder that `run` reads: weights of the PreAct-ResNet-18, the CIFAR-10 test images (DIR is
 cifar-10-batches-py), and the outcomes of the reference for the first 1,000. `run` measures the rows one after another
-and appends every result to OUT/wall_clock_gpu.jsonl the moment it is there; a row that is there already is left out, so
-that `run` can be called again after a limit of time; a row that takes longer than --limit is stopped, and says so.
-`table` writes OUT/wall_clock_gpu.md: wanted beside measured. `tiny` runs everything with tiny networks, on any machine,
-to see that it works.
+and appends every result to OUT/wall_clock_gpu.jsonl the moment it is there. A row that is there already, and did not
+fail, is left out, so that `run` can be called again after a limit of time. A row that takes longer than --limit is
+stopped, and says so. `table` writes OUT/wall_clock_gpu.md: wanted beside measured. `tiny` runs everything with tiny
+networks, on any machine, to see that it works.
 
 The ruler is a bare loop of the reference's model calls (3.7 million forward and 1.3 million backward passes on 1,000
 images, batches of 500, convolutions in TF32). It runs a fifth of them and is scaled.
@@ -454,7 +454,8 @@ def measured(bench: Bench, out: Path, only: list[str]) -> Iterator[dict[str, Any
     out.mkdir(parents=True, exist_ok=True)
     known, here = results(out), machine()
     for row in ROWS:
-        if row.name not in (only or [r.name for r in ROWS]) or row.name in known:
+        done = row.name in known and not known[row.name].get("exit")
+        if done or row.name not in (only or [r.name for r in ROWS]):
             continue
         result = {"row": row.name, "machine": here, "at": time.strftime("%Y-%m-%dT%H:%M:%S"), **row.measure(bench)}
         with (out / f"{FILE}.jsonl").open("a") as file:

@@ -1,6 +1,7 @@
 """What a GPU computes with: chosen from what can be counted, so that the evaluation ends soonest."""
 
 import math
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import brinell
 from brinell import L1, Linf
 from brinell.attacks.catalogue import by_name
 from brinell.core.execution import Blocks
@@ -23,9 +25,14 @@ from brinell.cost.settings import (
     compiled_blocks,
     rows_of,
 )
+from brinell.engine.cuda.oracle import AcceleratedOracle
+from brinell.engine.events import Note
 from brinell.engine.oracle import default_blocks
+from brinell.evaluation import coerce
+from brinell.evaluation.prepare import prepare
 from brinell.models.wrap import wrap
 
+preparing: Any = sys.modules["brinell.evaluation.prepare"]
 # A ResNet-18 on CIFAR-10, a ResNet-50 and a ViT-B/16 at 224 x 224: operations and bytes kept per input, layers.
 SMALL, LARGE, VIT = ModelCost(1.1e9, 1e7, 55), ModelCost(8.2e9, 1.5e8, 160), ModelCost(35e9, 2e8, 150)
 H200 = Device(139e9)
@@ -186,3 +193,56 @@ def test_a_model_that_fails_or_is_no_module_has_no_cost() -> None:
     assert model_cost(wrap(Failing().eval()), (3, 4, 4)) == ModelCost()
     assert model_cost(replace(wrap(nn.Linear(4, 2).eval()), differentiable=False), (4,)) == ModelCost()
     assert math.isinf(work(cost=ModelCost()).seconds())
+
+
+GPU = torch.device("cuda")
+
+
+class Many:
+    """So many samples of the demonstration, as far as their number matters."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def shape(self) -> tuple[int, ...]:
+        return 1, 28, 28
+
+
+def on_gpu(n: int, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
+    """An evaluation as `prepare` leaves it on a GPU, and the events: its model only says that it is there."""
+    monkeypatch.setattr(Device, "of", classmethod(lambda cls, device: H200))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(preparing, "try_precisions", lambda *_: found(9))
+    data, heard = brinell.data.load("demo", 8), list[Any]()
+    s: Any = prepare(coerce.as_classifier("demo"), data, Linf(0.1), by_name("autoattack"), brinell.Execution())
+    oracle = replace(s.oracle, classifier=replace(s.oracle.classifier, device=GPU), sizes=())
+    context = replace(s.context, oracle=oracle, capturable=True, listener=heard.append)
+    s = replace(s, device=GPU, problem=Many(n), notes=[], context=context)
+    chosen = preparing._chosen(s, brinell.Execution(**how), SMALL, choose_blocks(n, SMALL, H200.memory))
+    return preparing.with_chosen(s, chosen), heard
+
+
+def test_an_evaluation_on_a_gpu_takes_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, heard = on_gpu(1000, monkeypatch)
+    assert isinstance(s.oracle, AcceleratedOracle) and not s.oracle.compiled
+    assert (s.oracle.precision, s.context.precision, s.oracle.block, s.context.slots) == ("bfloat16",) * 2 + (256, 1024)
+    assert [s.oracle.sized(kind).block for kind in ("legs", "few", "again")] == [512, 32, 8]
+    assert s.precision_choice["precision"] == "bfloat16"
+    assert s.notes == [e.text for e in heard if isinstance(e, Note)] and s.notes[0].startswith("Precision bfloat16")
+    many, _ = on_gpu(10_000, monkeypatch)
+    assert many.oracle.compiled and many.oracle.block == many.oracle.sized("legs").block == 512
+    asked, heard = on_gpu(10_000, monkeypatch, precision="tf32", mode="graph")
+    assert (asked.oracle.precision, asked.oracle.compiled) == ("tf32", False)
+    assert not [e for e in heard if isinstance(e, Note)]
+
+
+def test_workers_on_gpus_use_tf32_where_the_model_is_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = prepare(
+        coerce.as_classifier("demo"), brinell.data.load("demo", 8), Linf(0.1), by_name("fgsm"), brinell.Execution(),
+        device=GPU,
+    )  # fmt: skip
+    assert (s.context.precision, s.oracle.compiled, s.context.slots) == ("tf32", False, 1024)
+    assert s.identity()["block"] == 256 and s.context.graph_cache is None

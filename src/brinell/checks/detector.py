@@ -80,7 +80,7 @@ def _check_detector_gradient(oracle: Oracle, stages: Stages, first: Chunk) -> li
     stage = next((s for s in stages if s.attack.requires is Requires.DETECTOR), None)
     if stage is None:
         return []
-    n = min(len(first), oracle.block)
+    n = min(len(first), oracle.checked)
     x, y = (v[:n].to(oracle.classifier.device) for v in (first.x, first.y))
     try:
         a = oracle.query(x, y, torch.full_like(y, -1), "margin", Requires.DETECTOR)

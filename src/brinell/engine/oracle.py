@@ -239,6 +239,11 @@ class Oracle:
         return replace(self, block=block)
 
     @property
+    def checked(self) -> int:
+        """The number of samples that checks look at: a block, but not fewer than on a CPU."""
+        return max(self.block, BLOCK["cpu"])
+
+    @property
     def largest(self) -> int:
         """The largest number of rows in a call."""
         return max(self.block, *self.sizes) if self.sizes else self.block

@@ -254,7 +254,7 @@ def _run_checks(
     model_checks.require_known_labels(first, logits.shape[1])
     if plan.needs_gradients:
         model_checks.require_gradients(oracle.classifier)
-    n = min(len(first), oracle.block)
+    n = min(len(first), oracle.checked)
     margins = model_checks.check_equal_margins(first.x, first.y, logits.cpu())
     x, y, logits = first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n]
     checks = [*model_checks.run_model_checks(oracle, x, logits), margins]

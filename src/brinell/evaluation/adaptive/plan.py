@@ -66,7 +66,7 @@ def adapt_to_masking(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, l
     if threat.unlimited or oracle.output(first.x[:1].to(logits.device)).reject is not None:
         why = "the threat has no radius" if threat.unlimited else "the model has a detector"
         return Adapted(plan, Finding(NAME, "info", f"nothing was added to the plan: {why}."))
-    n = min(len(first), oracle.block)
+    n = min(len(first), oracle.checked)
     seen = _look(oracle, threat, first.x[:n].to(logits.device), first.y[:n].to(logits.device), logits[:n])
     return _extended(plan, threat, seen)
 
