@@ -246,3 +246,13 @@ def test_workers_on_gpus_use_tf32_where_the_model_is_on_a_cpu(monkeypatch: pytes
     )  # fmt: skip
     assert (s.context.precision, s.oracle.compiled, s.context.slots) == ("tf32", False, 1024)
     assert s.identity()["block"] == 256 and s.context.graph_cache is None
+
+
+def test_a_pilot_takes_no_more_than_a_twentieth_of_a_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass on a GPU loads libraries: its time says nothing about the run."""
+    takes_long = sys.modules["brinell.cost.estimate"]._takes_long  # type: ignore[attr-defined]
+    s, _ = on_gpu(1000, monkeypatch)
+    for n, long in ((1000, False), (100_000, True)):
+        expected = preparing._workload(replace(s, problem=Many(n)), SMALL).seconds("bfloat16", True)
+        assert takes_long(replace(s, pace=1.0, expected_seconds=expected)) == long
+    assert takes_long(replace(s, pace=1.0, expected_seconds=None))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # The cost of shorter evaluations, in seconds if no sample breaks, is not announced.
 MIN_ANNOUNCED = 60.0
+# On a GPU a pilot takes up to 15 s, most of it to start, and may take a twentieth of the evaluation.
+MIN_ON_GPU = 300.0
 
 
 def estimate(
@@ -90,11 +92,17 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool | None) -> None:
     """Send the estimated cost to the listener if the evaluation may take long enough to be worth a pilot."""
-    if longest_seconds(s.stages, len(s.problem), s.pace) < MIN_ANNOUNCED or (not escalate and _is_finished(folder)):
+    if not _takes_long(s) or (not escalate and _is_finished(folder)):
         return
     cost = predict(remaining_work(s, folder, escalate))
     for text in (f"expected: {cost}", *cost.notes):
         s.context.listener(Note(text))
+
+
+def _takes_long(s: PreparedEvaluation) -> bool:
+    if s.expected_seconds is not None:
+        return s.expected_seconds >= MIN_ON_GPU
+    return longest_seconds(s.stages, len(s.problem), s.pace) >= MIN_ANNOUNCED
 
 
 def _is_finished(folder: Path | None) -> bool:

@@ -94,6 +94,8 @@ class PreparedEvaluation:
     """How the precision was chosen, for the manifest."""
     fingerprint: str | None = None
     """The model's fingerprint if it was computed already (that reads all weights), else None."""
+    expected_seconds: float | None = None
+    """The seconds that the attacks are expected to take on a GPU, by the operations of the model; None if not known."""
     open_settings: tuple[str, ...] = ()
     """The fields of the identity that were chosen here, not by the user: another Run may have others."""
     name: str | None = None

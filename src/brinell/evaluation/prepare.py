@@ -138,17 +138,19 @@ def prepare(
     if settled is None:
         settled = _chosen(prepared, execution, cost, oracle.blocks or default_blocks(device))
     listener(Phase(""))
+    if cost.operations is not None:
+        seconds = _workload(prepared, cost).seconds(settled.precision, settled.compiled)
+        prepared = replace(prepared, expected_seconds=seconds)
     return with_chosen(prepared, settled)
 
 
 def _blocks(
     classifier: Classifier, problem: Problem, device: torch.device, execution: Execution
 ) -> tuple[ModelCost, Blocks | None]:
-    """Return the cost of the model, which only a choice needs, and the rows per call; None: the usual ones."""
-    open_to_choice = device.type == "cuda" == classifier.device.type
-    chooses = execution.blocks is None or AUTO_MODE in (execution.mode, execution.precision)
-    cost = model_cost(classifier, problem.shape()) if open_to_choice and chooses else ModelCost()
-    if execution.blocks is not None or not open_to_choice:
+    """Return the cost of the model on a GPU, and the rows per call; None: the usual ones."""
+    on_gpu = device.type == "cuda" == classifier.device.type
+    cost = model_cost(classifier, problem.shape()) if on_gpu else ModelCost()
+    if execution.blocks is not None or not on_gpu:
         return cost, execution.blocks
     return cost, choose_blocks(len(problem), cost, Device.of(device).memory)
 
@@ -176,11 +178,15 @@ def _chosen(s: PreparedEvaluation, execution: Execution, cost: ModelCost, blocks
     if c.device.type != "cuda":
         precision = TF32 if execution.precision == precisions.AUTO else execution.precision
         return GpuSettings(precision, execution.mode == "compile", blocks)
-    shape, known = s.problem.shape(), known_kernels()
     # A randomised model is compiled only on request.
     mode = execution.mode if s.context.capturable or execution.mode != AUTO_MODE else "eager"
-    work = Workload(len(s.problem), s.stages, s.context.threat, cost, Device.of(c.device), kernels_of(c, shape), known)
-    return choose_settings(work, blocks, execution.precision, mode, partial(_try, s))
+    return choose_settings(_workload(s, cost), blocks, execution.precision, mode, partial(_try, s))
+
+
+def _workload(s: PreparedEvaluation, cost: ModelCost) -> Workload:
+    c, n = s.oracle.classifier, len(s.problem)
+    kernels = kernels_of(c, s.problem.shape())
+    return Workload(n, s.stages, s.context.threat, cost, Device.of(c.device), kernels, known_kernels())
 
 
 def _try(s: PreparedEvaluation, seconds: float) -> PrecisionChoice:
