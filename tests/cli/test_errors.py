@@ -44,7 +44,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "arrays of other names": (("evaluate", "-m", "demo", "-d", "named.npz", "--eps", "0.1"), "with images, labels"),
     "channels last": (("evaluate", "-m", "demo", "-d", "last.npz", "--eps", "0.1"), "Move the channels first"),
     "misspelt data set": (("evaluate", "-m", "demo", "-d", "cifar_10", "--eps", "0.1"), "Did you mean 'cifar10'"),
-    "folder without classes": (("evaluate", "-m", "demo", "-d", "photos", "--eps", "0.1"), "of pictures per class"),
+    "folder without classes": (("evaluate", "-m", "demo", "-d", "photos", "--eps", "0.1"), "one folder per class"),
     "unwritable folder": ((*ON, "0.1", "--out", "/proc/run"), "Choose another folder"),
     "no such leaderboard": (("benchmark", "-m", "demo", "--data", "cifar10", "--threat", "linf"), "cifar10/Linf"),
     "no such zoo model": (("zoo", "show", "nope"), "brinell zoo list"),
@@ -118,7 +118,7 @@ def test_a_used_folder(brinell: Any, here: Path) -> None:
     assert code == 0 and "run" in out  # the finished Run of the same evaluation
     code, _, err = brinell(*ON, "0.2", "-q", "--out", "run")
     assert code == 2
-    assert "--resume" in err
+    assert "threat.eps (stored 0.1, given 0.2)" in err and "--out" in err
     code, _, err = brinell(*ON, "0.2", "-q", "--out", "run", "--resume", "--seed", "4")
     assert code == 2
     assert "threat.eps" in err
