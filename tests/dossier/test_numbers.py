@@ -51,6 +51,9 @@ def test_the_page_shows_the_numbers(page: Path) -> None:
     assert shown["0/by/1/1/robust/of 2"] == f"57.9 % [{100 * low:.1f}, {100 * high:.1f}], n = 19"
     assert shown["level/0"] == "undecided: the verdict on the evaluation is suspicious"
     assert shown["level/1"] == "undecided: no Run of this dossier measures it" or "not met" in shown["level/1"]
+    decided = [text for name, text in shown.items() if name.startswith("level/")]
+    met = sum(text.startswith("met") for text in decided)
+    assert f"not passed.</b>\n {met} of {len(decided)} declared levels met." in page.read_text()
 
 
 def test_distances_and_hashes_are_those_of_the_run(folder: Path, payload: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from brinell.dossier.check_dossier import unpack, wilson
 from brinell.dossier.markup import DossierView, Html, Section, badge, element, facts, items, join, table
-from brinell.dossier.system_sections import access, level_decision, run_name
+from brinell.dossier.system_sections import access, gate, level_decision, run_name
 from brinell.results.evidence import check_title
 
 # A group with fewer samples says little: its interval is up to 27 points wide.
@@ -254,4 +254,6 @@ def levels(view: DossierView) -> Section:
     )
     found = table("Declared levels", ("Level", "Run", "Measured", "Decision"), rows) if rows else element(
         "p", "No level is declared, so nothing is decided.", kind="gap")  # fmt: skip
-    return Section("levels", "Declared levels and decisions", join(element("p", rule), found))
+    return Section(
+        "levels", "Declared levels and gate", join(element("p", rule), found, gate(view) if rows else Html(""))
+    )

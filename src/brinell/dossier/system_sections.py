@@ -64,7 +64,7 @@ def summary(view: DossierView) -> Section:
         element("p", "Robust accuracy is the share of samples that are classified correctly and that no attack broke. "
                 "A stronger attack can only lower it. The verdict says whether the evaluation itself can be believed.",
                 kind="note"),
-        table("Declared levels", ("Level", "Run", "Decision"), levels) if levels else
+        join(table("Declared levels", ("Level", "Run", "Decision"), levels), gate(view)) if levels else
         element("p", "No level of accuracy or robustness is declared.", kind="gap"),
     ))  # fmt: skip
 
@@ -78,6 +78,14 @@ def level_decision(view: DossierView, i: int) -> Html:
     """Return the decision on a declared level, with its reason."""
     kind = view.texts[f"level/{i}"].partition(":")[0].replace(" ", "-")
     return element("span", view.data(f"level/{i}"), kind=f"decision {kind}")
+
+
+def gate(view: DossierView) -> Html:
+    """Return whether all declared levels are met, as a sentence."""
+    decisions = [view.texts[f"level/{i}"].partition(":")[0] for i in range(len(view.payload["levels"]))]
+    met = decisions.count("met")
+    passed = "passed" if met == len(decisions) else "not passed"
+    return element("p", element("b", f"Gate: {passed}."), f" {met} of {len(decisions)} declared levels met.")
 
 
 def system(view: DossierView) -> Section:
