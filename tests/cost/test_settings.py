@@ -185,6 +185,20 @@ def test_operations_are_counted() -> None:
     assert 4 * (300 + 3 * 8 * 64) <= cost.memory <= 4 * 100 * 8 * 64
 
 
+def test_operations_of_torchs_own_attention_are_counted() -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = x.flatten(2).transpose(1, 2)
+            return self.attention(h, h, h, need_weights=False)[0].mean(1)
+
+    # 36 tokens of 8 numbers: four projections, and two products of all tokens with all.
+    assert model_cost(wrap(Attending().eval()), (8, 6, 6)).operations == 2 * 36 * 8 * (4 * 8 + 2 * 36)
+
+
 def test_a_model_that_fails_or_is_no_module_has_no_cost() -> None:
     class Failing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

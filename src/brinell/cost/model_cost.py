@@ -85,6 +85,7 @@ class OperationCounter(TorchFunctionMode):
 
 
 def _multiplications(name: str, args: tuple[Any, ...], out: Any) -> int:
+    out = out[0] if isinstance(out, tuple) and out else out
     if not isinstance(out, Tensor) or len(args) < 2 or not all(isinstance(v, Tensor) for v in args[:2]):
         return 0
     first, second = args[:2]
@@ -94,6 +95,9 @@ def _multiplications(name: str, args: tuple[Any, ...], out: Any) -> int:
         return out.numel() * second[0].numel()
     if name == "scaled_dot_product_attention":
         return 2 * out.numel() * second.shape[-2]
+    if name == "multi_head_attention_forward":
+        # Four projections, and products of all queries with all keys and values; its parts are not seen one by one.
+        return first.numel() * (4 * first.shape[-1] + 2 * second.shape[0])
     if name == "linear" or name in PRODUCTS:
         left = second if name in BIASED else first
         return out.numel() * left.shape[-1]

@@ -203,7 +203,8 @@ def choose_settings(work: Workload, blocks: Blocks, precision: str, mode: str, t
         )
     chosen, compiled = best
     sizes = compiled_blocks(blocks) if compiled else blocks
-    why = _why(work, chosen, compiled, whole, tried) if AUTO in (precision, mode) else ""
+    open_ended = precision == AUTO or (mode == AUTO and compiled)
+    why = _why(work, chosen, compiled, whole, tried) if open_ended else ""
     return GpuSettings(chosen, compiled, sizes, why, tried)
 
 
