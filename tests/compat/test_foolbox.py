@@ -99,13 +99,33 @@ def test_the_modules_are_those_of_foolbox() -> None:
     assert LinfPGD is fb.attacks.LinfPGD and Misclassification is fb.Misclassification
 
 
+class Eager:
+    """A tensor in a wrapper, as eagerpy makes it."""
+
+    def __init__(self, raw: torch.Tensor) -> None:
+        self.raw = raw
+
+
+def test_the_example_of_foolbox() -> None:
+    """Its steps: samples, wrapped by eagerpy or not, the accuracy, the attack."""
+    fmodel = fb.PyTorchModel(lambda z: NET(z / 255), bounds=(0, 255))
+    images, labels = fb.samples(fmodel, dataset="fashionMNIST", batchsize=N)
+    assert torch.equal(images, 255 * X) and torch.equal(labels, Y)
+    eager = Eager(images), Eager(labels)
+    assert fb.accuracy(fmodel, *eager) == fb.accuracy(fmodel, images, labels)
+    raw, _, hit = fb.attacks.FGSM()(fmodel, *eager, epsilons=[0.0, 25.5])
+    assert hit.raw.shape == (2, N) and isinstance(raw[1], Eager) and torch.equal(raw[0].raw, images)
+    with pytest.raises(brinell.InputError, match="fashionMNIST"):
+        fb.samples(fmodel, dataset="svhn")
+
+
 def test_what_is_missing_names_what_to_use() -> None:
     for name, remedy in (("HopSkipJumpAttack", "brinell.attacks.HopSkipJump"), ("LinfPDG", "LinfPGD")):
         with pytest.raises(AttributeError, match=remedy):
             getattr(fb.attacks, name)
     assert not hasattr(fb, "nothing") and not hasattr(fb.attacks, "BoundaryAttack")
-    with pytest.raises(ImportError, match=r"brinell\.data\.load"):
-        from brinell.compat.foolbox import samples  # noqa: F401
+    with pytest.raises(ImportError, match=r"attacks\.LinfPGD"):
+        from brinell.compat.foolbox import LinfPGD  # noqa: F401
     with pytest.raises(ImportError, match=r"brinell\.attacks\.HopSkipJump"):
         from brinell.compat.foolbox.attacks import BoundaryAttack  # noqa: F401
     bad = (

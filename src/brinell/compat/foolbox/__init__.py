@@ -8,7 +8,7 @@ from typing import Any
 from brinell.compat.foolbox import attacks, criteria, models, utils
 from brinell.compat.foolbox.criteria import Misclassification, TargetedMisclassification
 from brinell.compat.foolbox.models import PyTorchModel
-from brinell.compat.foolbox.utils import accuracy
+from brinell.compat.foolbox.utils import accuracy, samples
 from brinell.compat.missing import refuse_name
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "attacks",
     "criteria",
     "models",
+    "samples",
     "utils",
 ]
 
@@ -26,4 +27,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Raise that Foolbox's name is missing here; the remedy names what to use."""
     within = {attack: f"brinell.compat.foolbox.attacks.{attack}" for attack in attacks.__all__}
-    refuse_name(__name__, name, __all__, {**within, **attacks.INSTEAD, **models.INSTEAD, **utils.INSTEAD})
+    refuse_name(__name__, name, __all__, {**within, **attacks.INSTEAD, **models.INSTEAD})

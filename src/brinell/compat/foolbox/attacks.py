@@ -9,7 +9,7 @@ from torch import Tensor
 
 from brinell import attacks as ours
 from brinell.compat.foolbox.criteria import labels_of
-from brinell.compat.foolbox.models import PyTorchModel
+from brinell.compat.foolbox.models import PyTorchModel, like, plain
 from brinell.compat.functions import predictions, refuse_unless
 from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
@@ -34,15 +34,17 @@ class _Attack:
         return _Repeated(self, times)
 
     def __call__(
-        self, model: PyTorchModel, inputs: Tensor, criterion: Any, *, epsilons: Any, seed: int = 0
+        self, model: PyTorchModel, inputs: Any, criterion: Any, *, epsilons: Any, seed: int = 0
     ) -> tuple[Any, Any, Any]:
+        result, inputs = like(inputs), plain(inputs)
         several = isinstance(epsilons, Iterable) and getattr(epsilons, "ndim", 1) > 0
         radii = [None if e is None else parse_eps(e) for e in (epsilons if several else [epsilons])]
         each = [self._at(model, inputs, criterion, e, seed) for e in radii]
         if not several:
-            return each[0]
-        raw, clipped, hit = zip(*each, strict=True)
-        return list(raw), list(clipped), torch.stack(hit)
+            raw, clipped, hit = each[0]
+            return result(raw), result(clipped), result(hit)
+        raws, clips, hits = zip(*each, strict=True)
+        return list(map(result, raws)), list(map(result, clips)), result(torch.stack(hits))
 
     def _at(self, model: PyTorchModel, x: Tensor, criterion: Any, eps: float | None, seed: int) -> tuple[Any, Any, Any]:
         labels, targeted = labels_of(criterion)

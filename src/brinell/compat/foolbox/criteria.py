@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from brinell.compat.foolbox.models import plain
 from brinell.errors import PlanError
 
 
@@ -25,9 +26,10 @@ class TargetedMisclassification:
 def labels_of(criterion: Any) -> tuple[Tensor, bool]:
     """Return the labels or target classes of a criterion, and whether they are targets."""
     if isinstance(criterion, TargetedMisclassification):
-        return criterion.target_classes, True
-    if isinstance(criterion, Misclassification | Tensor):
-        return (criterion if isinstance(criterion, Tensor) else criterion.labels), False
+        return plain(criterion.target_classes), True
+    given = criterion.labels if isinstance(criterion, Misclassification) else criterion
+    if isinstance(plain(given), Tensor):
+        return plain(given), False
     raise PlanError(
         expected="labels, Misclassification or TargetedMisclassification",
         got=type(criterion).__name__,

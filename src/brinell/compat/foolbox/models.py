@@ -1,6 +1,6 @@
 """`PyTorchModel`: a model with the bounds of its inputs and their normalisation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,16 @@ class _InBounds(nn.Module):
         z = z if self.flip is None else z.flip(self.flip)
         out: Tensor = self.model((z - self.mean) / self.std)
         return out
+
+
+def plain(values: Any) -> Any:
+    """Return the tensor inside a tensor of eagerpy; a torch tensor is returned unchanged."""
+    return getattr(values, "raw", values)
+
+
+def like(values: Any) -> Callable[[Any], Any]:
+    """Return what makes results as the caller's inputs are: tensors of eagerpy, or torch tensors."""
+    return type(values) if hasattr(values, "raw") else lambda result: result
 
 
 class PyTorchModel:
@@ -73,8 +83,8 @@ class PyTorchModel:
         """Return inputs moved from [0, 1] to the bounds."""
         return u if self.bounds == (0.0, 1.0) else self.bounds[0] + self.width * u
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.classifier.forward(self.inwards(x)).logits
+    def __call__(self, x: Any) -> Any:
+        return like(x)(self.classifier.forward(self.inwards(plain(x))).logits)
 
 
 # What Foolbox has in its place and this module has not, by what to use.
