@@ -1,7 +1,7 @@
 """What is kept for the process: the fast copies, compiled networks and captured steps of models evaluated before.
 
 A second evaluation of the same model then starts at once. Only what reads a copy of the model's weights and nothing of
-the user's is kept, and only while the model lives and half of the device's memory is free.
+the user's is kept, and only while the model lives, half of the device's memory is free and little of it is reserved.
 """
 
 import weakref
@@ -21,6 +21,8 @@ from brinell.ops import rng
 
 # Rows of noise on which a model must answer as before.
 ROWS = 8
+# Nothing is kept if this process has reserved more than this share of the device's memory: it may be needed elsewhere.
+MOST = 0.25
 
 
 @dataclass
@@ -75,8 +77,15 @@ def kept_for_process(
     cache.adopt(kept.idle)
     yield
     kept.forget()
-    if not memory_short():
+    if not memory_short() and not _holds_much():
         _MODELS[module] = kept
+
+
+def _holds_much() -> bool:
+    """Return whether this process has reserved much of the device's memory."""
+    if not torch.cuda.is_available():
+        return False
+    return torch.cuda.memory_reserved() > MOST * torch.cuda.mem_get_info()[1]
 
 
 def _answers(classifier: Classifier, shape: tuple[int, ...], gradients: bool) -> list[Tensor]:
