@@ -6,6 +6,7 @@ import pytest
 
 from brinell.report.gate import check_gate
 from brinell.results import ROWS, Run, Verdict, Writer, judge
+from brinell.results.evidence import evidence
 from brinell.results.verdict import RULES, VERDICT_LEVELS, missing_by_chance
 
 pytestmark = pytest.mark.usefixtures("few")
@@ -243,6 +244,13 @@ def test_the_chance_of_missing_classes_bounds_the_exact_one() -> None:
 def test_of_an_unfinished_run_nothing_is_said_about_chance(tmp_path, world) -> None:
     run = answered(tmp_path, world, TEN, np.zeros(200), finished=False)
     assert [finding.anchor for finding in run.verdict.findings] == ["verdict.md#unfinished"]
+
+
+def test_evidence_of_few_samples_is_in_the_singular(tmp_path, world) -> None:
+    assert next(iter(evidence(world.run(tmp_path / "a", {0: "..."})))) == "0 of 1 correct sample is broken."
+    none = world.run(tmp_path / "b", {0: "x"})
+    assert list(evidence(none)) == ["No sample is classified correctly, so no sample was attacked."]
+    assert "n = 1 sample of toys)" in none.sentence()
 
 
 def test_of_an_unfinished_run_no_attack_is_blamed(tmp_path, world) -> None:

@@ -76,6 +76,8 @@ class Audit:
         return self.too_small(Proportion(self.survivors - self.found, max(self.n, 1)))
 
     def __str__(self) -> str:
+        if not self.survivors:
+            return "no survivor to draw"
         whom = n_samples(self.survivors, kind="survivor")
         if not self.audited and not self.complete:
             return f"none of {whom} drawn at random for the full plan"

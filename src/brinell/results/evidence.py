@@ -62,6 +62,9 @@ def in_short(run: "Run") -> Iterable[str]:
 
 def _attacked(run: "Run") -> Iterable[str]:
     correct, broken = run.clean_accuracy.k, run.clean_accuracy.k - run.robust_accuracy.k
+    if not correct:
+        yield "No sample is classified correctly, so no sample was attacked."
+        return
     verb, each = "is" if 1 in (correct, broken) else "are", "" if broken == 1 else "each "
     verified = f", {each}by an adversarial that was verified with a fresh pass" if broken else ""
     yield f"{broken:,} of {n_samples(correct, 'correct ')} {verb} broken{verified}."

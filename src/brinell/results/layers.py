@@ -111,9 +111,15 @@ class Layers:
     def lines(self) -> list[str]:
         """The layers as text, one line each."""
         found = [
-            f"{s.attack}, a short black-box attack: {s.attacked:,} attacked, {s.broken:,} broken" for s in self.search
+            f"{s.attack}, a short black-box attack: {s.attacked:,} attacked, {s.broken:,} broken"
+            for s in self.search
+            if s.attacked
         ]
-        found += [f"{s.attack}, near the boundary: {s.attacked:,} attacked, {s.broken:,} broken" for s in self.near]
+        found += [
+            f"{s.attack}, near the boundary: {s.attacked:,} attacked, {s.broken:,} broken"
+            for s in self.near
+            if s.attacked
+        ]
         return found + [f"full plan on {ring}" for ring in self.rings if ring.attacked and ring.high <= self.reach]
 
 

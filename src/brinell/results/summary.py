@@ -5,6 +5,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from brinell.finding import n_samples
 from brinell.results.evidence import in_short
 from brinell.results.format.manifest import EVADE
 
@@ -22,10 +23,11 @@ def sentence(run: "Run") -> str:
     'Under Linf perturbations of size eps = 8/255, t'
     """
     p, plan, data = run.robust_accuracy, run.identity.plan, run.identity.data.name
+    samples = n_samples(p.n).rpartition(" ")[2]
     text = (
         f"{_threat(run)}, {run.identity.model.name or 'the model'} has a robust accuracy of {100 * p.value:.1f} % "
         f"(95 % Wilson interval [{100 * p.low:.1f}, {100 * p.high:.1f}], n = {p.n:,}"
-        f"{f' samples of {data}' if data else ''}) against the plan {plan.name}"
+        f"{f' {samples} of {data}' if data else ''}) against the plan {plan.name}"
     )
     text += f" [{plan.citation}]" if plan.citation else ""
     if run.bracket is not None:

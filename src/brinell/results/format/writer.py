@@ -7,6 +7,7 @@ process killed at any moment loses at most the shard it was writing.
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,6 +41,7 @@ from brinell.storage import is_temporary, make_folder, write_atomic, writing
 FIXED = ("schema_version", "identity", "created", CHECKSUMS, SEAL)
 # Of what differs from the stored evaluation, an error shows this many fields with this many characters each.
 FIELDS_SHOWN, SHOWN = 12, 100
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Writer:
@@ -279,6 +281,8 @@ def refuse_other(path: Path, stored: Manifest, manifest: Mapping[str, Any]) -> N
 
 def _short(value: Any) -> str:
     text = str(value)
+    if DIGEST.fullmatch(text):
+        return f"{text[:12]}…"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
