@@ -91,7 +91,7 @@ def test_the_exact_methods_are_exact(widths: tuple[int, ...], methods: tuple[str
 def test_no_attack_breaks_what_is_certified(norm: str) -> None:
     """Random networks at radii where some samples are certified and some are broken."""
     both = 0
-    for seed in range(2):
+    for seed in range(1):
         net, x = world(seed, (6, 6, 6)), rng.uniform(rng.keys(seed, torch.arange(8)), (6,))
         y = net(x).argmax(1)
         nearest = FMN(steps=60)(net, x, y, threat(norm, "inf"))

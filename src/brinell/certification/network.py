@@ -1,6 +1,8 @@
 """A traced network: operations in the order of their computation, and the builder that collects them."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,9 +24,10 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class TracedNetwork:
-    """The nodes of a network in float64; the first is the input, the last has the logits."""
+    """The nodes of a network, in float64 by default; the first is the input, the last has the logits."""
 
     nodes: tuple[Node, ...]
+    dtype: torch.dtype = torch.float64
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -58,12 +61,26 @@ class TracedNetwork:
         """Return the shapes of the inputs of node k."""
         return tuple(self.nodes[i].shape for i in self.nodes[k].inputs)
 
+    @cached_property
+    def single(self) -> "TracedNetwork":
+        """The same network with weights in float32, for passes that need no proof."""
+        return TracedNetwork(
+            tuple(replace(node, operation=_single(node.operation)) for node in self.nodes), torch.float32
+        )
+
     def values(self, x: Tensor) -> list[Tensor]:
-        """Return the values of all nodes for points x, in float64."""
-        values = [x.double()]
+        """Return the values of all nodes for points x, in the network's precision."""
+        values = [x.to(self.dtype)]
         for node in self.nodes[1:]:
             values.append(node.operation.apply(*(values[i] for i in node.inputs)))
         return values
+
+
+def _single(operation: Operation) -> Operation:
+    """Return an operation with its tensors in float32."""
+    copied = copy.copy(operation)
+    vars(copied).update({name: v.float() for name, v in vars(operation).items() if isinstance(v, Tensor)})
+    return copied
 
 
 def activation(node: Node) -> Activation:

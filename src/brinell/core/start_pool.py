@@ -87,18 +87,18 @@ class ActivationSearch:
     each bound is improved by `steps` gradient steps. Work is counted in batches, never in seconds.
 
     >>> ActivationSearch(batches=10)
-    ActivationSearch(batches=10, steps=20)
+    ActivationSearch(batches=10, steps=100)
     """
 
     batches: int = 40
-    steps: int = 20
+    steps: int = 100
 
     def __post_init__(self) -> None:
         if self.batches < 1 or self.steps < 0:
             raise PlanError(
                 expected="at least 1 batch and 0 steps",
                 got=f"batches = {self.batches}, steps = {self.steps}",
-                remedy="Write e.g. ActivationSearch(batches=40, steps=20).",
+                remedy="Write e.g. ActivationSearch(batches=40, steps=100).",
             )
 
     def to_json(self) -> dict[str, Any]:
