@@ -6,7 +6,7 @@ Usage: python benchmarks/trust.py [--only NAME …] [--kind broken|sound] [--dra
 Every draw of every model is one JSON file in the store, and a draw that is there is not run again: interrupt it at any
 time. `--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the
 checks can object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
-that any attack reached: AutoAttack on the network without the trick, with every point verified on the defence, and
+that any attack reached: `fast` on the network without the trick, with every point verified on the defence, and
 whatever the draws themselves found. `--table` only writes trust.md and trust.json from the store.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from trust_models import BASES, Entry, broken, sound
+from trust_models import Entry, broken, sound
 
 import brinell
 from brinell.core.dataset import Problem
@@ -71,7 +71,7 @@ def fooled(entry: Entry, x: Tensor, y: Tensor) -> Tensor:
 def adversarials(name: str, entry: Entry, build: Any, problem: Problem, store: Path) -> tuple[np.ndarray, np.ndarray]:
     """Ids and adversarials of an attack on a surrogate; every sample is attacked once and kept in the store.
 
-    The attack is AutoAttack for the networks that many defences share, Auto-PGD on two losses for the others.
+    The attack is that of `fast`, without its layers of evidence.
     """
     eps = entry.smaller * entry.threat.eps - HALF_LEVEL * entry.on_grid
     threat = entry.threat if eps == entry.threat.eps else replace(entry.threat, eps=eps, text=f"{eps:.6g}")
@@ -80,9 +80,9 @@ def adversarials(name: str, entry: Entry, build: Any, problem: Problem, store: P
     new = ~torch.isin(problem.ids, torch.from_numpy(stored["tried"]))
     if bool(new.any()):
         part = Problem(problem.x[new], problem.y[new], ids=problem.ids[new], name=problem.name)
-        plan = "autoattack" if name in BASES else "apgd"
+        options: dict[str, Any] = {"audit": 0, "test": False, "progress": False}
         with tempfile.TemporaryDirectory() as folder:
-            found = brinell.evaluate(build(), part, threat, plan, out=Path(folder) / "r", progress=False).adversarials()
+            found = brinell.evaluate(build(), part, threat, "fast", out=Path(folder) / "r", **options).adversarials()
         stored["tried"] = np.concatenate([stored["tried"], part.ids.numpy()])
         if len(found.ids):
             stored["x"] = np.concatenate([stored["x"], found.x]) if "x" in stored else found.x
@@ -190,9 +190,9 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
         run = {d["draw"] for d in plain}
         plain += [d for draw, d in objected(args, entry.name).items() if draw not in run]
     finished = [d for d in plain + adaptive + checks if "robust" in d]
-    ids = {i for d in plain + adaptive for i in d["ids"]}
     # The truth takes longest, and says nothing about a draw that is not called reliable.
-    asked = entry.broken and bool(adaptive or any(d["verdict"] == "reliable" for d in plain))
+    ids = {i for d in (*(d for d in plain if d["verdict"] == "reliable"), *adaptive) for i in d["ids"]}
+    asked = entry.broken and bool(ids)
     known = known_broken(entry, ids, Path(args.store)) if asked else set()
     if entry.broken and not entry.randomised:
         known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
@@ -201,7 +201,7 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
         rows = []
         for d in draws:
             row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
-            if asked and draws is not checks:
+            if asked and set(d["ids"]) <= ids:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
                 row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
@@ -258,7 +258,7 @@ def broken_line(e: dict[str, Any]) -> str:
     passes = mean([r["passes"] for r in rows if "passes" in r])
     more = mean([r["passes"] for r in tried if "passes" in r])
     cells = [
-        e["name"], e["threat"], str(len(rows)), percent(rows or tried, "truth"), percent(rows, "robust"),
+        e["name"], e["threat"], str(len(rows)), percent(rows + tried, "truth"), percent(rows, "robust"),
         verdicts(rows), str(deceived(e)), reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"),
         "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
     ]  # fmt: skip
