@@ -344,7 +344,8 @@ def report() -> str:
     return TEXT.format(
         python=platform.python_version(), torch=torch.__version__, machine=platform.machine(), cores=os.cpu_count(),
         threads=", ".join("default threads" if not t else f"{t} thread{'s' * (t > 1)}" for t in sorted(threads)),
-        low=min(loads), high=max(loads), lines="\n".join(text for p in PARTS if p.name in names for text in lines(p, rows)),
+        low=min(loads), high=max(loads),
+        lines="\n".join(text for part in PARTS if part.name in names for text in lines(part, rows)),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
-from brinell.ops.rowwise import flat
+from brinell.ops.rowwise import flat, may_branch
 
 # A point whose distance is below this share of eps is strictly inside the ball.
 INSIDE = 0.99
@@ -61,18 +61,22 @@ class BestSoFar:
         if a.grad is not None:
             free = free | (flat(a.grad).abs().amax(1) == 0)
         still = torch.where(live, (best.still + 1) * (free & (margin == best.last)), best.still)
+        if not may_branch(live) or bool((adversarial | keep).any()):
+            best = replace(
+                best,
+                x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
+                found=best.found | adversarial,
+                broken=best.broken | broken,
+                adv_margin=torch.where(keep, margin, best.adv_margin),
+                adv_pred=torch.where(keep, a.logits.argmax(1), best.adv_pred),
+                distance=torch.where(keep, distance, best.distance),
+                first=torch.where(broken & ~best.broken, best.forwards, best.first),
+                attempt=torch.where(keep, attempt, best.attempt),
+            )
         return replace(
             best,
-            x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
-            found=best.found | adversarial,
-            broken=best.broken | broken,
             margin=torch.where(counts & (margin > best.margin), margin, best.margin),
-            adv_margin=torch.where(keep, margin, best.adv_margin),
-            adv_pred=torch.where(keep, a.logits.argmax(1), best.adv_pred),
             loss=torch.where(counts & (a.loss > best.loss), a.loss, best.loss),
-            distance=torch.where(keep, distance, best.distance),
-            first=torch.where(broken & ~best.broken, best.forwards, best.first),
-            attempt=torch.where(keep, attempt, best.attempt),
             non_finite=best.non_finite | (live & ~a.logits.isfinite().all(1)),
             last=torch.where(live, margin, best.last),
             still=still,

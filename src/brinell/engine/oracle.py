@@ -273,6 +273,8 @@ class Oracle:
         spare = self.padded(len(inputs[0])) - len(inputs[0])
         if spare:
             inputs = tuple(torch.cat([v, v[:1].expand(spare, *v.shape[1:])]) for v in inputs)
+        if len(inputs[0]) <= self.largest:
+            return [inputs]
         return list(zip(*(v.split(self.largest) for v in inputs), strict=True))
 
     def _shrink(self, error: RuntimeError) -> None:

@@ -30,13 +30,13 @@ _MANTISSA = 24
 
 def _shift_right(z: Tensor, n: int) -> Tensor:
     """Return the int64 values z shifted right by n bits and filled with zeros (torch's shift copies the sign bit)."""
-    return (z >> n) & ((1 << (64 - n)) - 1)
+    return (z >> n).bitwise_and_((1 << (64 - n)) - 1)
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift_right(z, 30)) * _MUL_1
-    z = (z ^ _shift_right(z, 27)) * _MUL_2
-    return z ^ _shift_right(z, 31)
+    z = _shift_right(z, 30).bitwise_xor_(z).mul_(_MUL_1)
+    z = _shift_right(z, 27).bitwise_xor_(z).mul_(_MUL_2)
+    return _shift_right(z, 31).bitwise_xor_(z)
 
 
 def digest(text: str) -> int:

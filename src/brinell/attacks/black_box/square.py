@@ -39,10 +39,8 @@ class Windows:
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
-        stages, side, room = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
-        stage = stages[t]
-        side, room = side[stage], room[stage]
-        draws = draw(key, torch.cat([room, torch.full_like(room[:, :1], 2).expand(-1, c)], 1))
+        _, sides, bounds = window_table(self.sides, schedule.steps, schedule.p0, h, w, 1, c, t.device)
+        side, draws = sides[t], draw(key, bounds[t])
         push = 2 * ball.eps[:, None] * (2 * draws[:, 2:].float() - 1)
         tall, wide = span(draws[:, 0], side, h), span(draws[:, 1], side, w)
         column = push[:, :, None, None] * tall[:, None, :, None]
@@ -69,12 +67,9 @@ class Bumps:
 
     def next(self, x0: Points, x: Points, t: Labels, key: Keys, ball: Ball, schedule: SearchAttack) -> Points:
         c, h, w = x0.shape[1:]
-        stages, side, room = window_table(self.sides, schedule.steps, schedule.p0, h, w, t.device)
+        stages, side_at, bounds = window_table(self.sides, schedule.steps, schedule.p0, h, w, 2, 1 + c, t.device)
         sides = tuple(self.sides.side(share, h, w) for share in shares(schedule.steps, schedule.p0))
-        stage = stages[t]
-        side, room = side[stage], room[stage]
-        coins = torch.full_like(room[:, :1], 2).expand(-1, 1 + c)
-        draws = draw(key, torch.cat([room, room, coins], 1))
+        stage, side, draws = stages[t], side_at[t], draw(key, bounds[t])
         patterns = pattern_table(sides, self.decay, self.p, t.device)
         block = stamp(patterns, stage, draws[:, 4], draws[:, 0], draws[:, 1], h, w)[:, None]
         cleared = (span(draws[:, 2], side, h)[:, :, None] & span(draws[:, 3], side, w)[:, None]).view(-1, 1, h * w)

@@ -54,11 +54,18 @@ def pattern(s: int, decay: int, p: int) -> Tensor:
 
 
 @table
-def window_table(sides: Sides, steps: int, p0: float, h: int, w: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return three tables: halvings by iteration; by number of halvings the window's side and its counts of offsets."""
+def window_table(
+    sides: Sides, steps: int, p0: float, h: int, w: int, windows: int, coins: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return three tables by iteration: halvings, the window's side, and the bounds of the random integers to draw.
+
+    These are, for each of `windows` windows, its counts of vertical and horizontal offsets, then 2 for each of `coins`.
+    """
     side = [sides.side(share, h, w) for share in shares(steps, p0)]
-    room = [[h - s + 1, w - s + 1] for s in side]
-    return tuple(torch.tensor(v, device=device, dtype=torch.long) for v in (stages(steps), side, room))
+    bounds = [[h - s + 1, w - s + 1] * windows + [2] * coins for s in side]
+    halvings = stages(steps)
+    tables = halvings, [side[k] for k in halvings], [bounds[k] for k in halvings]
+    return tuple(torch.tensor(v, device=device, dtype=torch.long) for v in tables)
 
 
 @table

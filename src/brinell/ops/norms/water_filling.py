@@ -45,24 +45,43 @@ def capped_scale(
     if tests is None:
         tests = v.device.type == "cpu" and not torch.compiler.is_compiling()
     q = g / v.sum(1).clamp(min=torch.finfo(v.dtype).tiny)
+    if tests and may_branch(v) and not bool(cap.isinf().any()):
+        return _converged(v, cap, g, q)
     for _ in range(v.shape[1] + 1 if tests else iterations):
         capped = q[:, None] * v >= cap
-        full, rest = _sums(v, cap, capped)
-        q_next = torch.maximum(q, torch.where(rest > 0, (g - full) / rest, torch.inf))
+        full, rest = torch.where(capped, cap, 0.0).sum(1), torch.where(capped, 0.0, v).sum(1)
+        q_next = _next_scale(q, g, full, rest)
         if tests and torch.equal(q, q_next):
             break
         q = q_next
     return q
 
 
-def _sums(v: Doubles, cap: Doubles, capped: Tensor) -> tuple[Scalars, Scalars]:
-    """Return Σ cap_j over the capped terms and Σ v_j over the others, per row."""
-    if not may_branch(v):
-        return torch.where(capped, cap, 0.0).sum(1), torch.where(capped, 0.0, v).sum(1)
-    # The same values: a product with 0 or 1 is exact, and on a CPU three times as fast. (Infinite caps are rare.)
-    share = capped.to(v.dtype)
-    full = torch.where(capped, cap, 0.0) if bool(cap.isinf().any()) else cap * share
-    return full.sum(1), (v * (1 - share)).sum(1)
+def _next_scale(q: Scalars, g: Scalars, full: Scalars, rest: Scalars) -> Scalars:
+    return torch.maximum(q, torch.where(rest > 0, (g - full) / rest, torch.inf))
+
+
+def _converged(v: Doubles, cap: Doubles, g: Scalars, q: Scalars) -> Scalars:
+    """Return the result of the iteration in `capped_scale` from q, with the same bits, for finite caps on a CPU.
+
+    A product with 0 or 1 is exact and faster than a choice; memory is used again; rows that have converged leave once
+    they are half of all rows.
+    """
+    free, full, capped = torch.empty_like(v), torch.empty_like(v), torch.empty_like(v, dtype=torch.bool)
+    row, result = torch.arange(len(q), device=q.device), q.clone()
+    for _ in range(v.shape[1] + 1):
+        torch.ge(torch.mul(v, q[:, None], out=free), cap, out=capped)
+        torch.mul(cap, free.copy_(capped), out=full)
+        q_next = _next_scale(q, g, full.sum(1), free.neg_().add_(1).mul_(v).sum(1))
+        moved = (q_next != q).nonzero()[:, 0]
+        result[row], q = q_next, q_next
+        if not len(moved):
+            break
+        # Not down to a single row, whose sum is split over threads and rounds differently.
+        if 2 <= len(moved) <= len(q) // 2:
+            v, cap, g, q, row = v[moved], cap[moved], g[moved], q[moved], row[moved]
+            free, full, capped = (buffer[: len(moved)] for buffer in (free, full, capped))
+    return result
 
 
 def scaled(d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
