@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part(
-        "kill", "Kills, full disks, lost folders", 330, "the same call, repeated, gives the files of an undisturbed one"
+        "kill", "Kills, full disks, lost folders", 430, "the same call, repeated, gives the files of an undisturbed one"
     ),
     Part("corrupt", "Corruptions", 500, "reading ends in a typed error, or gives the numbers of the intact Run"),
     Part(
