@@ -326,12 +326,22 @@ processor time (user and system, of the process and its children), the sides mea
 demonstration model (Linf, eps 0.1).
 
 AutoAttack of torchattacks 3.5.1 attacks all samples in one batch. It takes 10 steps of APGD and FAB where the published
-AutoAttack takes 100, so both are measured: with `steps = 100`, and as it is.
+AutoAttack takes 100, so both are measured: with `steps = 100`, and as it is.{remarks}
 
 | | wall clock | processor | torchattacks, 100 steps | torchattacks, 10 steps | wanted | measured | outcomes |
 |---|---:|---:|---:|---:|---:|---:|---|
 {lines}
 """
+
+
+def remarks(rows: list[dict[str, Any]]) -> str:
+    """Say which parts were not measured, and which were measured with an earlier version than the last part."""
+    names = {row["part"] for row in rows}
+    missing = [part.name for part in PARTS if part.name not in names]
+    measured = {name: [row["commit"] for row in rows if row["part"] == name][-1] for name in names}
+    older = [part.name for part in PARTS if measured.get(part.name, rows[-1]["commit"]) != rows[-1]["commit"]]
+    text = f" Not measured yet: {', '.join(missing)}." if missing else ""
+    return text + (f" Measured with an earlier version only: {', '.join(older)}." if older else "")
 
 
 def report() -> str:
@@ -344,7 +354,7 @@ def report() -> str:
     return TEXT.format(
         python=platform.python_version(), torch=torch.__version__, machine=platform.machine(), cores=os.cpu_count(),
         threads=", ".join("default threads" if not t else f"{t} thread{'s' * (t > 1)}" for t in sorted(threads)),
-        low=min(loads), high=max(loads),
+        low=min(loads), high=max(loads), remarks=remarks(rows),
         lines="\n".join(text for part in PARTS if part.name in names for text in lines(part, rows)),
     )  # fmt: skip
 
