@@ -34,7 +34,7 @@ from brinell.models.wrap import wrap
 
 preparing: Any = sys.modules["brinell.evaluation.prepare"]
 # A ResNet-18 on CIFAR-10, a ResNet-50 and a ViT-B/16 at 224 x 224: operations and bytes kept per input, layers.
-SMALL, LARGE, VIT = ModelCost(1.1e9, 1e7, 55), ModelCost(8.2e9, 1.5e8, 160), ModelCost(35e9, 2e8, 150)
+SMALL, LARGE, VIT = ModelCost(1.11e9, 4.5e6, 38), ModelCost(8.18e9, 8.6e7, 153), ModelCost(35.1e9, 1.2e8, 87)
 H200 = Device(139e9)
 
 

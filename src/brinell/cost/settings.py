@@ -44,7 +44,7 @@ FACTOR = {
 # Of the passes that a plan can make, this share is made on average.
 MADE = 0.5
 # Seconds to compile one layer, and to load its kernels if they were compiled before.
-COMPILE, LOAD = 0.3, 0.055
+COMPILE, LOAD = 0.45, 0.08
 # Shorter runs are not worth a choice: their precision is TF32. A trial takes at most this share of a run.
 SHORT, TRIAL = 20.0, 0.05
 
