@@ -322,8 +322,9 @@ TEXT = """# Wall clock and processor time on a CPU
 Written by `benchmarks/wall_clock_cpu.py` from `wall_clock_cpu.jsonl`. Python {python}, torch {torch}, {machine},
 {threads}. Every figure is a fresh process, with imports, checks, verification and the stored Run. Default options.
 The machine was shared with other work (load averages of {low} to {high} on {cores} cores), so ratios compare
-processor time (user and system, of the process and its children), the sides measured in turns. The small CNN is the
-demonstration model (Linf, eps 0.1).
+processor time (user and system, of the process and its children), the sides measured in turns. Load raises processor
+time too: the same reference took 16.1 s at load 8 and 24.2 s at load 14, so times without a ratio are upper bounds. The
+small CNN is the demonstration model (Linf, eps 0.1).
 
 AutoAttack of torchattacks 3.5.1 attacks all samples in one batch. It takes 10 steps of APGD and FAB where the published
 AutoAttack takes 100, so both are measured: with `steps = 100`, and as it is.{remarks}
