@@ -2,10 +2,9 @@
 
 Usage: python check_dossier.py DOSSIER [--key KEY] [--run RUN ...]
 
-It needs Python 3.10 and numpy only. DOSSIER is a .html or .json file, or a .pdf file with its .json file beside it. KEY
-is the signer's public key (a PEM file or 64 hex digits) or its fingerprint, from another channel; without it, the check
-shows only that the embedded key signed this content. RUN is the folder of a Run, whose files are compared with the
-signed hashes. Exit code: 0 if everything holds, 1 if refused, 2 for wrong arguments.
+It needs Python 3.10 and numpy. DOSSIER is a .html or .json file, or a .pdf file with its .json file beside it. KEY is
+the signer's public key (PEM file or 64 hex digits) or fingerprint, from another channel; without it, the check shows
+only that the embedded key signed this. RUN is a Run's folder, to compare files. Exit code: 0 valid, 1 refused, 2 misuse.
 """
 
 import argparse
@@ -68,8 +67,7 @@ def decode_point(data):
     x = x * ROOT % P if (x * x - square) % P else x
     if len(data) != 32 or y >= P or (x * x - square) % P or (x == 0 and sign):
         raise ValueError("no point of the curve")
-    x = P - x if (x & 1) != sign else x
-    return x, y, 1, x * y % P
+    return (x := P - x if (x & 1) != sign else x), y, 1, x * y % P
 
 
 BASE = decode_point((4 * pow(5, -1, P) % P).to_bytes(32, "little"))
@@ -79,8 +77,8 @@ def verify(public, message, signature):
     """Return whether a signature is that of a message under a public key; raise a ValueError if the key is none."""
     key, s = decode_point(public), int.from_bytes(signature[32:], "little")
     small = encode_point(multiply(8, key)) == encode_point((0, 1, 1, 0))  # such a key accepts too much
-    digest = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little")
-    x, y, z, t = multiply(digest % ORDER, key)
+    digest = hashlib.sha512(signature[:32] + public + message).digest()
+    x, y, z, t = multiply(int.from_bytes(digest, "little") % ORDER, key)
     same = encode_point(add(multiply(s, BASE), (P - x, y, z, P - t))) == signature[:32]
     return same and not small and s < ORDER and len(signature) == 64
 
@@ -192,8 +190,7 @@ def read(path):
         start, end = slots[0].span(1)
         signed = [("html", source[:start] + b"0" * 128 + source[end:], slots[0][1].decode())]
         return json.loads(found[0]), signed, SHOWN.findall(source.decode())
-    whole = json.loads(source)
-    if (canonical(whole) + "\n").encode() != source:
+    if (canonical(whole := json.loads(source)) + "\n").encode() != source:
         raise Refused("the file is not in canonical form")
     signed = [("json", canonical(whole["payload"]).encode(), whole["signature"])]
     return whole["payload"], signed + ([("pdf", path.read_bytes(), whole["pdf"])] if path.suffix == ".pdf" else []), []
@@ -202,17 +199,14 @@ def read(path):
 def check(path, key=None, folders=()):
     """Return a line for everything that was checked; raise an error if something does not hold."""
     payload, signed, shown = read(path)
-    if payload["format"] != FORMAT:
-        raise Refused(f"it is not in the format {FORMAT}")
-    if not payload["public_key"]:
-        raise Refused("it is a draft without a signature, so nothing shows who made it")
+    if payload["format"] != FORMAT or not payload["public_key"]:
+        raise Refused(f"it is a draft without a signature, or not in the format {FORMAT}")
     public = bytes.fromhex(payload["public_key"])
     if not all(verify(public, signed_message(kind, text), bytes.fromhex(value)) for kind, text, value in signed):
         raise Refused("the signature does not fit the content")
     if key and "".join(key.split()).lower() not in (public.hex(), hashlib.sha256(public).hexdigest()):
         raise Refused("it is signed with another key than --key names (a public key or a fingerprint)")
-    claims = numbers(payload)
-    if json.loads(canonical(claims)) != payload["numbers"]:
+    if json.loads(canonical(claims := numbers(payload))) != payload["numbers"]:
         raise Refused("its counts, intervals or decisions are not those of its samples")
     expected, missing = texts(payload, claims), set(claims["shares"]) - {name.split("/count")[0] for name, _ in shown}
     if any(expected.get(name) != html.unescape(text) for name, text in shown) or (path.suffix == ".html" and missing):
@@ -236,19 +230,16 @@ def main():
     """Read the arguments, check the dossier and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dossier", type=Path)
-    parser.add_argument("--key", help="public key or fingerprint")
+    parser.add_argument("--key", nargs="+", default=[], help="public key or fingerprint")
     parser.add_argument("--run", type=Path, action="append", default=[], help="folder of a Run; may be repeated")
-    # A fingerprint without quotes comes as many words.
-    words = re.sub(r"(?i)(?<=[\n ][0-9a-f]{4})\n(?=[0-9a-f]{4}(\n|$))", " ", "\n".join(sys.argv[1:]))
-    given = parser.parse_args(words.split("\n") if words else [])
+    given = parser.parse_args()
     if missing := [str(path) for path in (given.dossier, *given.run) if not path.exists()]:
         parser.error(f"no such file or folder: {', '.join(missing)}")
-    if (key := given.key) and Path(key).is_file():
+    if (key := " ".join(given.key)) and Path(key).is_file():
         text = Path(key).read_text()
         if "PRIVATE KEY" in text:
             parser.error(f"{key} is a private key: keep it, and pass the signer's public key or its fingerprint")
-        lines = [line for line in text.splitlines() if not line.startswith("-----")]
-        key = base64.b64decode("".join(lines)).removeprefix(SPKI).hex()
+        key = base64.b64decode(re.sub("-----.*", "", text)).removeprefix(SPKI).hex()
     try:
         print("\n".join(check(given.dossier, key, given.run)))
     except Exception as error:
