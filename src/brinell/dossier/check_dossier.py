@@ -4,7 +4,7 @@ Usage: python check_dossier.py DOSSIER [--key KEY] [--run RUN ...]
 
 It needs Python 3.10 and numpy. DOSSIER is a .html or .json file, or a .pdf file with its .json file beside it. KEY is
 the signer's public key (PEM file or 64 hex digits) or fingerprint, from another channel; without it, the check shows
-only that the embedded key signed this. RUN is a Run's folder, to compare files. Exit code: 0 valid, 1 refused, 2 misuse.
+only that the embedded key signed this. RUN is a Run, to compare its files. Exit code: 0 valid, 1 refused, 2 misuse.
 """
 
 import argparse
