@@ -242,7 +242,7 @@ def test_autoattack_rand_judges_on_five_passes(net: nn.Module, demo: Any, quiet:
     assert {r["attack"] for r in rows} == {"clean", "apgd-ce", "apgd-dlr", "square"}
     for r in rows:
         assert len(r["judged"]) == 5
-        fooled = sum(r["judged"]) >= 3
+        fooled = sum(r["judged"]) >= 3 and (r["attack"] == "clean" or r["chosen"] >= 3)
         assert r["broken"] == fooled
         assert (r["verified"] is True) == fooled
     assert 0 < run.robust_accuracy.k < run.clean_accuracy.k

@@ -46,9 +46,13 @@ def test_more_than_there_are_means_all() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize(("slots", "block"), [(1, 1), (3, 1), (3, 4), (8, 4), (20, 4), (20, 8), (64, 8)])
-def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
-    """Blocks asked about by the engine itself, counted at the oracle, against the closed form."""
+def test_the_schedule_is_that_of_the_engine(slots: int, block: int, attempts: int) -> None:
+    """Blocks asked about by the engine itself, counted at the oracle, against the closed form.
+
+    Attempts of one sample at the same time need no more calls than one after another, which is what is counted.
+    """
     world = duel(classes=3, n=20)
     asked: list[int] = []
 
@@ -61,7 +65,7 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
     ball = threat.ball(torch.zeros(1, dtype=torch.long), world.x.device)
     engine = Engine(
         Counting(world.classifier, block), PGD(12, 0.15), Misclassified(), ball,
-        (Attempt(), Attempt(0, 1)), slots,
+        tuple(Attempt(0, k) for k in range(attempts)), slots,
     )  # fmt: skip
     work = Samples.of(world.x, world.y, torch.arange(20), torch.full((20,), float(threat.eps)), torch.full((20, 2), -1))
     answers = np.zeros(20, dtype=np.int64)
@@ -69,7 +73,11 @@ def test_the_schedule_is_that_of_the_engine(slots: int, block: int) -> None:
         answers[which.numpy()] = r.forwards.numpy()
     assert len(set(answers.tolist())) > 2
     # Slots are rounded up to whole blocks only in what the model is asked about.
-    assert schedule(answers, slots, block) == (len(asked), sum(asked))
+    calls, blocks = schedule(answers, slots, block)
+    if attempts == 1:
+        assert (calls, blocks) == (len(asked), sum(asked))
+    else:
+        assert 0.25 * calls <= len(asked) <= calls
 
 
 def test_nothing_to_do_takes_no_time() -> None:

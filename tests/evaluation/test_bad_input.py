@@ -257,7 +257,7 @@ def test_a_used_folder_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run()(out)
     before = contents(out)
-    with pytest.raises(RunError, match=r"resume=True \(--resume\)"):
+    with pytest.raises(RunError, match=r"choose another folder with out= \(--out\)"):
         run(seed=1)(out)
     assert contents(out) == before
 

@@ -94,7 +94,7 @@ def test_wrong_targets_and_threats() -> None:
     for targets in (10, -1, [0, 1], [0.5] * 4, y[:2]):
         with pytest.raises(brinell.InputError, match="one target class per sample"):
             brinell.attack("demo", (x, y), brinell.Linf(0.1), FGSM(), targets=targets)
-    with pytest.raises(brinell.ThreatError, match="a threat, got None"):
+    with pytest.raises(brinell.ThreatError, match="a threat: a norm with its radius, got None"):
         PGD()("demo", x, y)
     with pytest.raises(brinell.InputError, match="The radius belongs to the threat"):
         PGD()("demo", x, y, eps=0.1)
