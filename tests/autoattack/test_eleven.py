@@ -109,8 +109,8 @@ def test_05_the_model_is_asked_in_few_batch_shapes(net: nn.Module, data: Problem
         run = quiet(net, data, EPS, cut("autoattack", steps=8), slots=5)
     finally:
         hook.remove()
-    # One at a time, eight times on and eight times off the 8-bit grid: the check of exactly this. Fewer than 32 rows only
-    # where they get the same bits.
+    # One at a time, eight times on and eight times off the 8-bit grid: the check of exactly this. Fewer than 32 rows
+    # only where they get the same bits.
     assert shapes.count(1) == 16 and set(shapes) <= {1, 32, *CANDIDATES}
     assert shapes.count(32) >= 1
     # So what FAB finds on the boundary holds when it is looked at again.

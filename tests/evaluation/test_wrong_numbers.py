@@ -127,8 +127,8 @@ def test_lucky_draws_do_not_pile_up():
     x, y = torch.full((n, 4), 0.5), torch.zeros(n, dtype=torch.long)
     torch.manual_seed(0)
     run = evaluate(Lottery().eval(), (x, y), Linf(1e-4), protocol, progress=False)
-    # Chosen on some passes and judged on others, single passes are right almost seven times in ten, however many attacks
-    # ran: fewer by 0.05, because of what a majority of the judging passes broke by chance.
+    # Chosen on some passes and judged on others, single passes are right almost seven times in ten, however many
+    # attacks ran: fewer by 0.05, because of what a majority of the judging passes broke by chance.
     assert abs(run.repeats.robust.mean - 0.65) < 0.05
     # Of a majority of five and another majority of five, chance gives 0.163² for each attack.
     fell = run.clean_accuracy.k - run.robust_accuracy.k
