@@ -41,7 +41,8 @@ def read_table(data: "bytes | pa.Buffer", columns: Sequence[str] | None = None) 
         read_dictionary=[t for t in TEXTS if t in known],
         **limits,
     ) as file:
-        table = file.read(columns=wanted)
+        # Shards are small, and threads of pyarrow that still run when Python exits can abort the process.
+        table = file.read(columns=wanted, use_threads=False)
     _refuse_long_texts(table)
     table = conform(table, columns)
     table.validate(full=True)
