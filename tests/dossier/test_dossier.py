@@ -147,7 +147,7 @@ def add(run: Run, *changes: dict[str, Any]) -> Run:
     return Run.open(run.path)
 
 
-def test_certificates_give_the_lower_end_and_counterexamples_the_upper(tmp_path: Path) -> None:
+def test_certificates_give_the_lower_end_and_counterexamples_the_upper(folder: Path, tmp_path: Path) -> None:
     proofs = [
         {"sample_id": i, "attack": "certificate:crown", "certified": True, "radius": 0.1}
         for i in range(50)
@@ -162,6 +162,8 @@ def test_certificates_give_the_lower_end_and_counterexamples_the_upper(tmp_path:
     assert shares["0/broken/3"][:2] == [1, 1]
     text = page_of(payload)
     assert "no certificates" not in text and "15 are certified" in text and "crown certified 15 of" in text
+    write_dossier([run], tmp_path / "page.html", key=folder / "key.pem")
+    assert check(tmp_path / "page.html")[-1] == "OK"  # with the certified share of every class
     payload["runs"][0]["samples"]["certified"] = base64.b64encode(bytes(50 * [1])).decode()
     with pytest.raises(Exception, match="both certified and broken"):
         numbers(payload)

@@ -146,13 +146,14 @@ def _grouping(view: DossierView, i: int, g: int) -> Html:
         "conclusion."
     )
     return join(
-        _table(what, grouping["name"], rows), element("p", note, kind="note"),
+        _table(view, i, what, grouping["name"], rows), element("p", note, kind="note"),
         element("p", f"{outside:,} samples belong to no group.", kind="gap") if outside else Html(""),
     )  # fmt: skip
 
 
-def _table(caption: str, name: str, rows: list[tuple[float, tuple[Any, ...]]]) -> Html:
-    heads = (name, "Clean accuracy", "Robust accuracy", "All intervals together", "Note")
+def _table(view: DossierView, i: int, caption: str, name: str, rows: list[tuple[float, tuple[Any, ...]]]) -> Html:
+    certified = ("Certified accuracy",) * view.has(f"{i}/certified")
+    heads = (name, "Clean accuracy", *certified, "Robust accuracy", "All intervals together", "Note")
     return table(caption, heads, [row for _, row in rows])
 
 
@@ -165,12 +166,9 @@ def _groups(view: DossierView, i: int, g: int) -> Iterator[tuple[float, tuple[An
         k, n = view.shares[f"{key}/robust"][:2]
         lower = n_all > 0 and n > 0 and wilson(k, n, 1 - 0.05 / len(values))[1] < whole / n_all
         note = [badge("warn", f"small, n < {SMALL}")] * (n < SMALL) + [badge("fail", "lower")] * lower
+        shown = [view.share(f"{key}/{w}") for w in ("clean", "certified", "robust") if view.has(f"{key}/{w}")]
         wide = view.share(f"{key}/robust", of=len(values))
-        share = k / n if n else 1.0
-        yield (
-            share,
-            (value, view.share(f"{key}/clean"), view.share(f"{key}/robust"), wide, join(*note) if note else Html("–")),
-        )
+        yield k / n if n else 1.0, (value, *shown, wide, join(*note) if note else Html("–"))
 
 
 def annex(view: DossierView) -> Section | None:
@@ -183,7 +181,8 @@ def annex(view: DossierView) -> Section | None:
     ]
     parts = [
         join(
-            element("h3", view.runs[i]["name"]), _table(f"Results by {x['name']}", x["name"], list(_groups(view, i, g)))
+            element("h3", view.runs[i]["name"]),
+            _table(view, i, f"Results by {x['name']}", x["name"], list(_groups(view, i, g))),
         )
         for i, g, x in long
     ]
