@@ -247,6 +247,11 @@ def test_lines_are_printed_while_it_runs(data: Any, capsys: Any) -> None:
         "square - 1/",
     ]
     assert [early.index(line) for line in order] == sorted(early.index(line) for line in order)
+    counts = re.findall(r"apgd-ce - \d/\d - (\d+) out of (\d+) successfully", early)
+    clean, after = (float(share) for share in re.findall(r"(?:initial accuracy|APGD-CE): ([\d.]+)%", early))
+    n, (broken, attacked) = len(data[0]), (sum(map(int, part)) for part in zip(*counts, strict=True))
+    assert len(counts) > 1 and attacked == round(clean * n / 100)  # every line counts one batch
+    assert attacked - broken == round(after * n / 100)
     assert early.count("robust accuracy after APGD-CE") == 1 and "robust accuracy after APGD-CE" not in late
     assert "max Linf perturbation: " in late and "verdict: " in late
 

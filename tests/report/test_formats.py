@@ -53,7 +53,7 @@ def test_latex_has_the_numbers_of_the_run(run: Run, make: Callable[..., Run], im
     p = run.robust_accuracy
     assert rf"& ${100 * p.value:.1f}\ [{100 * p.low:.1f}, {100 * p.high:.1f}]$ &" in made
     assert run.to_latex().count(r"$\varepsilon = ") == 2
-    assert made.count(f"$n$ ${p.n}$") == 1  # what both share is said once
+    assert made.count(f"$n = {p.n}$.") == 1  # what both share is said once
     rows = [line for line in made.splitlines() if line.endswith(r"\\")]
     assert [r.split(" & ")[0] for r in rows if " of " in r][: len(run.attacks)] == [
         a.replace("_", r"\_") for a in run.attacks

@@ -33,12 +33,12 @@ class Transcript:
     def __init__(self, log: Callable[[str], None], n: int, correct: int, bs: int) -> None:
         self.log, self.n, self.standing, self.bs = log, n, correct, max(bs, 1)
         self.begun, self.said, self.live = time.perf_counter(), set[str](), correct > 0
-        self.samples, self.batches, self.started = 0, 0, False
+        self.samples, self.batches, self.written = 0, 0, (0, 0)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self.live = self.live and event.samples == self.standing
-            self.samples, self.batches = event.samples, 0
+            self.samples, self.batches, self.written = event.samples, 0, (0, 0)
         elif isinstance(event, Progress):
             self._progress(event)
         elif isinstance(event, Note):
@@ -49,7 +49,9 @@ class Transcript:
         batch = total if over else event.finished // self.bs
         if batch > self.batches:
             self.batches = batch
-            self.log(f"{event.stage} - {batch}/{total} - {event.broken} out of {event.finished} successfully perturbed")
+            broken, finished = event.broken - self.written[0], event.finished - self.written[1]
+            self.written = event.broken, event.finished
+            self.log(f"{event.stage} - {batch}/{total} - {broken} out of {finished} successfully perturbed")
         if over and self.live:
             self.standing -= event.broken
             self.after(event.stage, self.standing / self.n)

@@ -136,9 +136,10 @@ def _accuracies(runs: Sequence[Run], names: Sequence[str]) -> str:
         "data": [latex_text(run.identity.data.name or "unnamed") for run in runs],
         "$n$": [f"${run.robust_accuracy.n}$" for run in runs],
     }
-    same = [f"{head} {values[0]}" for head, values in about.items() if len(set(values)) == 1]
+    once = {head: values[0] for head, values in about.items() if len(set(values)) == 1}
+    same = [f"$n = {value[1:]}" if head == "$n$" else f"{head} {value}" for head, value in once.items()]
     shown = {"model": list(map(latex_text, names))}
-    shown |= {head: values for head, values in about.items() if len(set(values)) > 1}
+    shown |= {head: values for head, values in about.items() if head not in once}
     shown["clean"] = [latex_share(run.clean_accuracy) for run in runs]
     if any(run.bracket is not None for run in runs):
         shown["certified accuracy"] = [latex_share(run.certified_accuracy) for run in runs]
