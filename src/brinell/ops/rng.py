@@ -8,12 +8,18 @@ code. They are computed in float64 and rounded to float32; two devices then diff
 
 import hashlib
 import math
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from brinell.ops.device_cache import table
+from brinell.ops.rowwise import may_branch
 from brinell.ops.types import Keys, Points
+
+if TYPE_CHECKING:
+    Words: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 def _signed(word: int) -> int:
@@ -39,6 +45,27 @@ def _mix(z: Tensor) -> Tensor:
     return _shift_right(z, 31).bitwise_xor_(z)
 
 
+# The shifts and multipliers of `_mix` for NumPy, whose shift fills with zeros.
+_ROUNDS = tuple((np.uint64(n), np.uint64(m & (1 << 64) - 1)) for n, m in ((30, _MUL_1), (27, _MUL_2)))
+_LAST = np.uint64(31)
+
+
+def _mix_words(z: "Words") -> "Words":
+    for shift, factor in _ROUNDS:
+        z = z >> shift ^ z
+        z *= factor
+    return z >> _LAST ^ z
+
+
+def _mix_twice(z: Tensor, added: Tensor | int) -> Tensor:
+    """Return mix(mix(z) + added). On a CPU NumPy computes the same bits in less than half the time."""
+    if not may_branch(z):
+        return _mix(_mix(z) + added)
+    term = np.int64(added) if isinstance(added, int) else added.numpy()
+    words = _mix_words(_mix_words(z.numpy().view(np.uint64)) + term.view(np.uint64))
+    return torch.from_numpy(words.view(np.int64))
+
+
 def digest(text: str) -> int:
     """Return a hash of the text as an integer, so that `fold` can derive keys from names."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
@@ -53,7 +80,7 @@ def fold(key: Keys, data: int | Keys) -> Keys:
     """
     # Mixing before and after the addition makes fold(fold(k, a), b) differ from fold(fold(k, b), a).
     step = _signed(data * _DERIVE % (1 << 64)) if isinstance(data, int) else data * _DERIVE
-    return _mix(_mix(key ^ _DERIVE) + step)
+    return _mix_twice(key ^ _DERIVE, step)
 
 
 @table
@@ -69,7 +96,7 @@ def children(key: Keys, n: int) -> Tensor:
     >>> bool((children(key, 3)[:, 2] == fold(key, 2)).all())
     True
     """
-    return _mix(_mix(key ^ _DERIVE)[:, None] + _steps(n, key.device))
+    return _mix_twice((key ^ _DERIVE)[:, None], _steps(n, key.device))
 
 
 def keys(seed: int, ids: Keys) -> Keys:
@@ -85,7 +112,7 @@ def _counter(n: int, device: torch.device) -> Tensor:
 
 def bits(key: Keys, n: int) -> Tensor:
     """Return n independent 64-bit words per key, as int64 of shape (b, n)."""
-    return _mix(_mix(key)[:, None] + _counter(n, key.device))
+    return _mix_twice(key[:, None], _counter(n, key.device))
 
 
 def uniform(key: Keys, shape: tuple[int, ...]) -> Points:
