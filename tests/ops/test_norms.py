@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from brinell.ops import norms, rng
-from brinell.ops.norms import NORMS, Norm
+from brinell.ops.norms import INSIDE, NORMS, Norm
 from brinell.ops.norms.water_filling import FEW_ITERATIONS, capped_scale, water_level
 from brinell.ops.rowwise import rows
 from brinell.testing import check_norm
@@ -89,12 +89,13 @@ def test_projection_solves_its_optimality_conditions(norm, case):
     x0, x, eps = points(**case)
     lo, hi = -x0, 1 - x0
     z = norm.project(x - x0, eps, lo, hi)
+    # Where the box takes nearly all of the radius, the free coordinates follow the radius aimed at many times over.
+    aim = eps if norm.name == "Linf" else eps * INSIDE
     for i in range(len(x)):
         v = (x - x0)[i].double().numpy()
         want = bisect(
-            SHAPES[norm.name], v, float(eps[i]), lo[i].double().numpy(), hi[i].double().numpy(), ORDER[norm.name]
+            SHAPES[norm.name], v, float(aim[i]), lo[i].double().numpy(), hi[i].double().numpy(), ORDER[norm.name]
         )
-        # The projection aims a millionth inside the sphere; 3e-6 leaves room for float32 results.
         np.testing.assert_allclose(z[i].double().numpy(), want, atol=3e-6 * float(eps[i]) + 1e-7 * np.abs(want).max())
 
 

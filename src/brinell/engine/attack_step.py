@@ -13,7 +13,7 @@ from brinell.core.threat import TOLERANCE, Ball
 from brinell.engine.best_so_far import Best
 from brinell.engine.oracle import Oracle
 from brinell.engine.slots import Slots
-from brinell.ops.rowwise import flat, may_branch
+from brinell.ops.rowwise import flat, may_branch, where
 
 # A point whose distance is below this share of eps is strictly inside the ball.
 INSIDE = 0.99
@@ -37,13 +37,33 @@ class BestSoFar:
         """Return the best points after the response `a` to a query at `x`; rows that are not `live` do not change."""
         output = Output(a.logits, a.reject)
         margin = self.criterion.margin(output, p.y, p.target)
-        # In float32: this only steers. Verification measures the distance again in float64.
-        distance = ball.norm.size(x - p.x)
-        allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
         reached = self.criterion.reached(output, p.y, p.target)
         if a.tolerance is not None:
             # A tie up to rounding is a claim, which float32 decides.
             reached = reached | (margin > -a.tolerance)
+        still = torch.where(live, 0, best.still)
+        changes = reached | (margin > best.margin) | (a.loss > best.loss) | (margin == best.last)
+        if self.failed:
+            changes = changes | (margin > best.adv_margin)
+        # Most queries of a random search change nothing: on a CPU they are not measured.
+        if not may_branch(live) or bool((live & changes).any()):
+            best, still = self._measured(best, x, a, p, ball, live, attempt, margin, reached)
+        return replace(
+            best,
+            non_finite=best.non_finite | (live & ~a.logits.isfinite().all(1)),
+            last=torch.where(live, margin, best.last),
+            still=still,
+            longest=torch.maximum(best.longest, still),
+        )
+
+    def _measured(
+        self, best: Best, x: Tensor, a: Response, p: Batch, ball: Ball, live: Tensor, attempt: Tensor,
+        margin: Tensor, reached: Tensor,
+    ) -> tuple[Best, Tensor]:  # fmt: skip
+        """Return the best points after measuring the distances of x, and the number of queries that stood still."""
+        # In float32: this only steers. Verification measures the distance again in float64.
+        distance = ball.norm.size(x - p.x)
+        allowed, near = ball.allows(p.x, x), distance <= ball.eps * (1 + TOLERANCE)
         adversarial = live & allowed & reached
         within = adversarial & near
         broken = within & (margin > self.slack * (a.logits.amax(1) - a.logits.amin(1))) if self.slack else within
@@ -54,17 +74,11 @@ class BestSoFar:
                 keep = torch.where(best.broken, keep & broken, keep | broken)
         else:
             keep = (live & allowed & near if self.failed else within) & (margin > best.adv_margin)
-        # A minimum-norm attack passes through points outside the ball; their margins and losses count too.
-        counts = live & allowed & (near | self.nearest)
-        # On the surface of the ball an attack may rightly come to rest, but not without a gradient.
-        free = (distance < INSIDE * ball.eps) | self.nearest
-        if a.grad is not None:
-            free = free | (flat(a.grad).abs().amax(1) == 0)
-        still = torch.where(live, (best.still + 1) * (free & (margin == best.last)), best.still)
+        still = self._still(best, a, ball, live, margin, distance)
         if not may_branch(live) or bool((adversarial | keep).any()):
             best = replace(
                 best,
-                x=torch.where(keep.view(-1, *[1] * (x.ndim - 1)), x, best.x),
+                x=where(keep, x, best.x),
                 found=best.found | adversarial,
                 broken=best.broken | broken,
                 adv_margin=torch.where(keep, margin, best.adv_margin),
@@ -73,15 +87,25 @@ class BestSoFar:
                 first=torch.where(broken & ~best.broken, best.forwards, best.first),
                 attempt=torch.where(keep, attempt, best.attempt),
             )
-        return replace(
+        # A minimum-norm attack passes through points outside the ball; their margins and losses count too.
+        counts = live & allowed & (near | self.nearest)
+        best = replace(
             best,
             margin=torch.where(counts & (margin > best.margin), margin, best.margin),
             loss=torch.where(counts & (a.loss > best.loss), a.loss, best.loss),
-            non_finite=best.non_finite | (live & ~a.logits.isfinite().all(1)),
-            last=torch.where(live, margin, best.last),
-            still=still,
-            longest=torch.maximum(best.longest, still),
         )
+        return best, still
+
+    def _still(self, best: Best, a: Response, ball: Ball, live: Tensor, margin: Tensor, distance: Tensor) -> Tensor:
+        """Return the number of queries in a row that left the margin unchanged inside the ball."""
+        stands = live & (margin == best.last)
+        if may_branch(live) and not bool(stands.any()):
+            return torch.where(live, 0, best.still)
+        # On the surface of the ball an attack may rightly come to rest, but not without a gradient.
+        free = (distance < INSIDE * ball.eps) | self.nearest
+        if a.grad is not None:
+            free = free | (flat(a.grad).abs().amax(1) == 0)
+        return torch.where(live, (best.still + 1) * (free & stands), best.still)
 
 
 @dataclass(frozen=True)

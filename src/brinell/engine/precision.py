@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from brinell.engine.memory import keep_freed_memory
 from brinell.errors import one_of
 
 # NVIDIA's library then chooses convolutions by its better model of their speed. Unlike timing, it always chooses the
@@ -44,6 +45,7 @@ def exact(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _cpu() -> Iterator[None]:
+    keep_freed_memory()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

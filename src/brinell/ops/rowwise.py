@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,9 +24,15 @@ def where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
     if may_branch(mask) and a.shape == b.shape and a.dtype == b.dtype:
         # Often all rows or none are selected, and copying takes as long as a step's arithmetic.
-        count = int(mask.count_nonzero())
-        if count in (0, len(mask)):
+        chosen = mask.numpy()
+        count = int(np.count_nonzero(chosen))
+        if count in (0, len(chosen)):
             return a if count else b
+        if a.dtype == torch.float32 and not (a.requires_grad or b.requires_grad):
+            # NumPy copies whole rows, in a third of the time.
+            merged = b.numpy().copy(order="K")
+            merged[chosen] = a.numpy()[chosen]
+            return torch.from_numpy(merged)
     return torch.where(rows(mask, a), a, b)
 
 
