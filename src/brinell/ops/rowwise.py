@@ -147,6 +147,11 @@ def average(states: "list[S]") -> S:
     return _each(lambda *v: torch.stack(v).mean(0), *states)
 
 
+def sorted_rows(v: Tensor) -> Tensor:
+    """Return every row of v, (b, n), in ascending order. On a CPU NumPy sorts many times faster than torch."""
+    return torch.from_numpy(np.sort(v.numpy(), axis=1)) if may_branch(v) else v.sort(dim=1).values
+
+
 # Elements summed by one matrix product. torch's cumulative sum on a GPU adds in an order that varies between runs.
 _SPAN = 64
 

@@ -16,7 +16,7 @@ from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.device_cache import table
 from brinell.ops.norms import INSIDE, TINY, L1Norm, L2Norm, LinfNorm, Norm, inward
-from brinell.ops.rowwise import flat, rows, where
+from brinell.ops.rowwise import flat, rows, sorted_rows, where
 from brinell.ops.types import Keys, Labels, Points, Scalars
 
 V = TypeVar("V")
@@ -218,6 +218,6 @@ class RandomSearch(SearchAttack):
             draw, free = torch.where(ball.mask.reshape(-1), draw, 2.0), ball.mask.sum().expand_as(t)
         k = (_share_table(self.steps, self.p0, t.device)[t] * free).round().long().clamp(min=1)
         last = torch.stack([k, torch.minimum(2 * k, free.clamp(min=1))], 1) - 1
-        cut = draw.sort(dim=1).values.gather(1, last)
+        cut = sorted_rows(draw).gather(1, last)
         first = draw <= cut[:, :1]
         return first[:, None], ((draw <= cut[:, 1:]) & ~first)[:, None]

@@ -70,7 +70,8 @@ class SparseAPGDState(PointState):
 
 def _unblocked(g: Points, x: Points) -> Points:
     """Return g with zeros where a step would leave the box, so that coordinates on a bound do not use up the step."""
-    return torch.where(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)), 0.0, g)
+    # A product with 0 or 1 is exact, and faster than a choice.
+    return g * ~(((x >= HI) & (g > 0)) | ((x <= LO) & (g < 0)))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 from brinell.ops import rng
 from brinell.ops.norms import hyperplane
 from brinell.ops.norms.base import INSIDE, Norm
-from brinell.ops.norms.water_filling import capped_scale, water_level
-from brinell.ops.rowwise import flat, rows, running_sum
+from brinell.ops.norms.water_filling import capped_scale, soft_threshold, water_level
+from brinell.ops.rowwise import flat, may_branch, rows, running_sum, sorted_rows
 from brinell.ops.types import Doubles, Keys, Points, Scalars
 
 
@@ -28,6 +28,8 @@ class L1Norm(Norm):
     def project(self, d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
         # The solution is clip(|d| − λ, 0, allowed) with one λ ≥ 0 per row. In terms of t = max|d| − λ each coordinate
         # equals min(t, gap + allowed) − min(t, gap), so t is a water level.
+        if may_branch(d):
+            return self._thresholded(d, eps.double() * INSIDE, lo, hi)
         v, e = flat(d).double(), eps.double() * INSIDE
         allowed = torch.minimum(v.abs(), flat(torch.where(d >= 0, hi, -lo)).double())
         top = v.abs().amax(1)
@@ -38,14 +40,23 @@ class L1Norm(Norm):
         kept = torch.minimum((v.abs() - cut[:, None]).clamp(min=0), allowed)
         return (v.sign() * kept).to(d.dtype).view_as(d)
 
+    def _thresholded(self, d: Points, e: Scalars, lo: Points, hi: Points) -> Points:
+        """Return the same projection without sorting, for a CPU."""
+        sign = flat(d).sign()
+        v, room = flat(d).abs().double(), torch.maximum(sign * flat(hi), sign * flat(lo)).double()
+        allowed = torch.minimum(v, room)
+        cut = soft_threshold(v, allowed, e)
+        kept = torch.minimum((v - cut[:, None]).clamp_(min=0), allowed)
+        return (sign * kept).to(d.dtype).view_as(d)
+
     def steepest(self, g: Points, density: float | Scalars = 0.0) -> Points:
         size = flat(g).abs()
         n = size.shape[1]
         # Filled on the device: a copy from the host would synchronise.
         share = density if isinstance(density, torch.Tensor) else torch.full_like(size[:, 0], density)
         rank = ((1 - share) * n).floor().clamp(0, n - 1).long()
-        threshold = size.sort(dim=1).values.gather(1, rank[:, None])
-        kept = torch.where(size >= threshold, flat(g).sign(), 0.0)
+        threshold = sorted_rows(size).gather(1, rank[:, None])
+        kept = flat(g).sign() * (size >= threshold)
         return (kept / (kept.abs().sum(1, keepdim=True) + 1e-10)).view_as(g)
 
     def inside(self, key: Keys, shape: tuple[int, ...], eps: Scalars) -> Points:

@@ -12,6 +12,10 @@ ITERATIONS = 32
 FEW_ITERATIONS = 16
 # Squared scales that differ by less are the same in float32.
 CLOSE = 2.0**-26
+# Thresholds that differ by less, relative to the largest term, are the same: float64 rounds sums about as much.
+SAME = 2.0**-46
+# More steps than bisection alone needs to bring two float64 numbers together.
+BISECTIONS = 64
 
 
 def water_level(c: Doubles, w: Doubles, g: Scalars) -> Scalars:
@@ -82,6 +86,41 @@ def _converged(v: Doubles, cap: Doubles, g: Scalars, q: Scalars) -> Scalars:
             v, cap, g, q, row = v[moved], cap[moved], g[moved], q[moved], row[moved]
             free, full, capped = (buffer[: len(moved)] for buffer in (free, full, capped))
     return result
+
+
+def soft_threshold(v: Doubles, allowed: Doubles, g: Scalars) -> Scalars:
+    """Return the least λ ≥ 0 with Σ_j min(max(v_j − λ, 0), allowed_j) ≤ g per row, for 0 ≤ allowed ≤ v, on a CPU.
+
+    Newton's method between bounds: the sum is piecewise linear in λ and falls, so a step is exact once the set of free
+    terms is right; a step out of the bounds is replaced by their middle. Rows that have converged leave once they are
+    half of all rows.
+    """
+    cut = torch.zeros_like(g)
+    row = (torch.minimum(v, allowed).sum(1) > g).nonzero()[:, 0]
+    if not len(row):
+        return cut
+    # Not a single row, whose sum is split over threads and rounds differently.
+    row = row if len(row) > 1 else row.repeat(2)
+    if len(row) < len(g):
+        v, allowed, g = v[row], allowed[row], g[row]
+    low, high, level = torch.zeros_like(g), v.amax(1), torch.zeros_like(g)
+    close = high * SAME
+    for _ in range(BISECTIONS):
+        kept = v - level[:, None]
+        free = ((kept > 0) & (kept <= allowed)).sum(1)
+        over = torch.minimum(kept.clamp_(min=0), allowed, out=kept).sum(1) - g
+        low, high = torch.where(over > 0, level, low), torch.where(over < 0, level, high)
+        step = level + over / free
+        level, before = torch.where((step > low) & (step < high), step, (low + high) / 2), level
+        level = torch.where(over == 0, before, level)
+        cut[row] = level
+        left = ((level - before).abs() > close).nonzero()[:, 0]
+        if not len(left):
+            break
+        if 2 <= len(left) <= len(row) // 2:
+            parts = v, allowed, g, low, high, level, close, row
+            v, allowed, g, low, high, level, close, row = (part[left] for part in parts)
+    return cut
 
 
 def scaled(d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
