@@ -139,16 +139,19 @@ def scaled(d: Points, eps: Scalars, lo: Points, hi: Points) -> Points:
     free = flat(d) * flat(clipped).sign().abs_()
     total = _squares(free)
     q = torch.where(outside, e / total.clamp(min=torch.finfo(torch.float64).tiny), 1.0)
+    cut = None
     for _ in range(free.shape[1] + 1):
-        s = rows(q.sqrt().to(d.dtype), d)
-        point = (d * s).clamp_(lo, hi)
-        cut = flat((d * s).sub_(point)).sign_().abs_()
+        ahead = d * rows(q.sqrt().to(d.dtype), d)
+        point = ahead.clamp(lo, hi)
+        cut, before = flat(ahead.sub_(point)).sign_().abs_(), cut
+        if before is not None and torch.equal(cut, before):
+            break  # the same coordinates are cut off: q stays as it is
         capped = _squares(flat(point) * cut)
-        rest = _squares(free * (1 - cut))
+        rest = _squares(free * cut.neg().add_(1))
         q_next = torch.where(outside & (rest > 0), (e - capped) / rest, q)
         q_next = torch.maximum(q, q_next).clamp(max=1)
         if bool((q_next <= q * (1 + CLOSE)).all()):
-            return point
+            break
         q = q_next
     return point
 
