@@ -5,6 +5,6 @@
 queries the model through `oracle`, updates the best point of every sample
 (`best_so_far`) and calls the attack's `step`. `calls` counts the calls of the model and names the one that fails.
 `exact_sizes` finds other sizes of calls with the same response. `surrogate_oracle` lets an attack follow another model.
-`precision` sets the number format, `memory` keeps freed memory on a CPU, `events` are for listeners.
+`precision` sets the number format, `events` are for listeners.
 `attack_batch` attacks a training batch. All of this is the CPU path. `accelerate` is the switch to `cuda/`.
 """

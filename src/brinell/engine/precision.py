@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from brinell.engine.memory import keep_freed_memory
 from brinell.errors import one_of
+from brinell.ops.memory import keep_freed_memory
 
 # NVIDIA's library then chooses convolutions by its better model of their speed. Unlike timing, it always chooses the
 # same ones. It reads the setting at the first convolution.

@@ -52,9 +52,9 @@ _LAST = np.uint64(31)
 
 def _mix_words(z: "Words") -> "Words":
     for shift, factor in _ROUNDS:
-        z = z >> shift ^ z
-        z *= factor
-    return z >> _LAST ^ z
+        z = (z >> shift ^ z) * factor
+    mixed: Words = z >> _LAST ^ z
+    return mixed
 
 
 def _mix_twice(z: Tensor, added: Tensor | int) -> Tensor:
