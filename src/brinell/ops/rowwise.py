@@ -129,7 +129,7 @@ def same(a: S, b: S) -> bool:
 
 def flat(x: Tensor) -> Tensor:
     """Reshape x to (b, n): one flat row per sample."""
-    return x.reshape(len(x), -1)
+    return x.reshape(x.shape[0], -1)
 
 
 def concat(states: "list[S]") -> S:
