@@ -16,8 +16,8 @@ from brinell.results.row_queries import INCIDENTAL
 
 N = 66
 MODEL = brinell.wrap(brinell.models.demo.demo_net())
-# These draw no noise (Descend: none before its first success, with which it ends here), so that neither seed nor id
-# matters.
+# These draw no noise (Descend and WarmDescend: none before their first success, with which they end here), so that
+# neither seed nor id matters.
 NOISELESS = (
     "ALMA",
     "CW",
@@ -35,10 +35,11 @@ NOISELESS = (
     "TIFGSM",
     "SigmaZero",
     "SuperDeepFool",
+    "WarmDescend",
 )
 MINIMAL = (
     "ALMA", "Bisect", "CW", "DDN", "DeepFool", "Descend", "EAD", "FMN", "HopSkipJump", "PDGD", "PDPGD", "Refine",
-    "SuperDeepFool",
+    "SuperDeepFool", "WarmDescend",
 )  # fmt: skip
 DETECTORS = ("Alternating", "Joint", "Matching", "SelectivePGD")
 EPS = {"Linf": 0.1, "L2": 1.5, "L1": 12.0}

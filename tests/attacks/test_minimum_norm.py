@@ -29,6 +29,7 @@ from brinell.attacks import (  # fmt: skip
     SigmaZero,
     Square,
     SuperDeepFool,
+    WarmDescend,
 )
 from brinell.attacks.catalogue import by_name
 from brinell.attacks.search.bisect import paper_pgd
@@ -126,12 +127,13 @@ def test_any_attack_of_a_fixed_radius(norm):
 
 @pytest.mark.parametrize("norm", [LINF, L2, L1], ids=lambda n: n.name)
 def test_down_from_a_known_distance(norm):
-    close(duel(classes=2, n=8), norm, Descend(Pursuit(), before=FMN(20)))
+    close(duel(classes=2, n=8), norm, WarmDescend(Pursuit(), before=FMN(20)))
 
 
-def test_going_down_gains_what_the_minimiser_left():
+@pytest.mark.parametrize("down", [Descend, WarmDescend])
+def test_going_down_gains_what_the_minimiser_left(down):
     world = relu_world(inputs=8, hidden=8, classes=3, n=12)
-    before, after = (found(world, "Linf", a) for a in (FMN(8), Descend(Pursuit(), before=FMN(8))))
+    before, after = (found(world, "Linf", a) for a in (FMN(8), down(Pursuit(), before=FMN(8))))
     broken = before.isfinite() & (before > 0)
     assert broken.any() and (after[broken] <= before[broken]).all()
     assert float((after / before)[broken].min()) < 0.95, "a short minimiser leaves something to gain"
@@ -297,7 +299,7 @@ def test_slots_order_and_company_change_nothing():
         CW(20, 3),
         Bisect(APGD(5), grow=3, halve=3),
         Refine(DeepFool()),
-        Descend(before=FMN(9)),
+        WarmDescend(before=FMN(9)),
     ):
         whole = brinell.attack(world.classifier, brinell.Problem(x, y, ids), brinell.L2(), attack)
         flipped = brinell.Problem(x.flip(0), y.flip(0), ids.flip(0))

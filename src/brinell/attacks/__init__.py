@@ -14,12 +14,12 @@ from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
 from brinell.attacks.gradient import ACG, APGD, DIFGSM, FGSM, MIFGSM, PGD, TIFGSM, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, PDGD, PDPGD, DeepFool, SigmaZero, SuperDeepFool
 from brinell.attacks.pursuit import Pursuit
-from brinell.attacks.search import Bisect, Descend, OnGrid, PooledStarts, Refine
+from brinell.attacks.search import Bisect, Descend, OnGrid, PooledStarts, Refine, WarmDescend
 
 __all__ = [
     "ACG", "ALMA", "APGD", "CW", "DDN", "DIFGSM", "EAD", "FAB", "FGSM", "FMN", "MIFGSM", "PDGD", "PDPGD", "PGD",
     "TIFGSM", "Alternating", "Bisect",
     "DeepFool", "Descend", "HopSkipJump", "Joint", "Matching", "MomentumPGD", "OnGrid", "PooledStarts", "Pursuit",
     "RandomSearch",
-    "Refine", "SelectivePGD", "SigmaZero", "Square", "SuperDeepFool",
+    "Refine", "SelectivePGD", "SigmaZero", "Square", "SuperDeepFool", "WarmDescend",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from brinell.attacks.detector import Alternating, Joint, Matching, SelectivePGD
 from brinell.attacks.gradient import ACG, APGD, FGSM, MIFGSM, PGD, MomentumPGD
 from brinell.attacks.minimum_norm import ALMA, CW, DDN, EAD, FAB, FMN, DeepFool
 from brinell.attacks.pursuit import Pursuit
-from brinell.attacks.search import Bisect, Descend, Refine
+from brinell.attacks.search import Bisect, Descend, Refine, WarmDescend
 from brinell.attacks.search.bisect import paper_pgd
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import DEFAULT_TARGETS, Eot, Plan, Restarts, Stage, Stages, Targets, stage
@@ -252,8 +252,8 @@ def _labelled(attack: AnyAttack, label: str) -> Stage:
 _QUICK = (_labelled(FMN(steps=100), "fmn-100"),)
 _TARGETED = (_labelled(FMN(loss="minimum-margin"), "fmn-t"), _labelled(Refine(FAB(targeted=True)), "fab-t"))
 _SEARCHED = (_labelled(FMN(steps=1000), "fmn-1000"), _labelled(Bisect(APGD(loss="dlr-targeted")), "apgd-t-bisect"))
-_DDN, _ALMA, _EAD = _labelled(DDN(), "ddn"), _labelled(ALMA(), "alma"), _labelled(EAD(), "ead")
-_DOWN = _labelled(Descend(Pursuit()), "pursuit-down")
+_DDN, _ALMA, _EAD = _labelled(DDN(steps=300), "ddn"), _labelled(ALMA(), "alma"), _labelled(EAD(), "ead")
+_DOWN = _labelled(WarmDescend(Pursuit(again=2)), "pursuit-down")
 _DEEPFOOL = _labelled(DeepFool(), "deepfool")
 _MINIMAL = {
     "Linf": (*_TARGETED, _DOWN),
@@ -312,7 +312,12 @@ def _second_fast() -> Plan:
     return Plan("fast", by_norm(dense, sparse), text + more, PLANS["fast"].citation, "audited")
 
 
-EARLIER: tuple[Plan, ...] = (_first_fast(), _second_fast())
+def _first_minimal(name: str) -> Plan:
+    before = {_DDN: _labelled(DDN(), "ddn"), _DOWN: _labelled(Descend(Pursuit()), "pursuit-down")}
+    return PLANS[name].with_stages(lambda stages: tuple(before.get(s, s) for s in stages))
+
+
+EARLIER: tuple[Plan, ...] = (_first_fast(), _second_fast(), _first_minimal("minimal"), _first_minimal("minimal-full"))
 """Plans that earlier versions had under a name of today. Their Runs are recognised, and resumed with these plans."""
 
 

@@ -20,10 +20,11 @@ STEP, STEP_END, FIRST = 1.0, 0.01, 1.0
 
 @dataclass(frozen=True)
 class DDNState(PointState):
-    """State of DDN, per row: the point, its displacement from the clean point, and the radius."""
+    """State of DDN, per row: the point, its displacement from the clean point, the radius, and its largest value."""
 
     d: Points
     eps: Scalars
+    span: Scalars
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class DDN(MinimumNormAttack[DDNState]):
 
     def init(self, p: Batch, ball: Ball) -> DDNState:
         x = start_in_box(p, ball)
-        eps = torch.minimum(torch.full_like(ball.eps, FIRST), ball.span(p.x))
-        return DDNState(torch.zeros_like(p.y), x, x - p.x, eps)
+        span = ball.span(p.x)
+        return DDNState(torch.zeros_like(p.y), x, x - p.x, torch.full_like(span, FIRST).minimum(span), span)
 
     def step(self, s: DDNState, a: Response, p: Batch, ball: Ball) -> DDNState:
         g = ball.masked(a.gradient)
@@ -66,6 +67,6 @@ class DDN(MinimumNormAttack[DDNState]):
             g = where(lost, ball.masked(rng.normal(rng.fold(p.key, s.t), tuple(g.shape[1:]))), g)
         d = s.d + rows(schedule("cosine", s.t, self.steps, STEP, STEP_END), g) * unit(g)
         factor = number_where(misclassified(a, p), 1 - self.gamma, 1 + self.gamma)
-        eps = torch.minimum(s.eps * factor, ball.span(p.x))
+        eps = torch.minimum(s.eps * factor, s.span)
         x = ball.apply(p.x, rows(eps, d) * unit(d))
-        return DDNState(s.t + 1, x, x - p.x, eps)
+        return DDNState(s.t + 1, x, x - p.x, eps, s.span)

@@ -10,11 +10,14 @@ from brinell.core.attack import Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import one_of
 from brinell.ops.losses import margin
-from brinell.ops.rowwise import flat, rows, where
+from brinell.ops.norms import Norm
+from brinell.ops.rowwise import flat, may_branch, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 # The reference divides by no smaller distance from the hyperplane.
 NEAR = 1e-8
+# Values per array that a processor's cache holds beside the other arrays of a projection.
+CACHED = 2**15
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ class FAB(MinimumNormAttack[FABState]):
         # The plane is {u : f + w·(u − x) = 0}. The gap of the clean point follows from the same f and w.
         gaps = torch.cat([-f, flat(w.double() * (x - p.x)).sum(1) - f])
         lo, hi = ball.bounds(p.x)
-        d = ball.norm.to_hyperplane(
-            torch.cat([w, w]), gaps, torch.cat([lo - x, lo - p.x]), torch.cat([hi - x, hi - p.x])
+        d = _to_hyperplane(
+            ball.norm, torch.cat([w, w]), gaps, torch.cat([lo - x, lo - p.x]), torch.cat([hi - x, hi - p.x])
         )
         size = ball.norm.size(d).clamp(min=NEAR)
         (here, clean), (from_here, from_clean) = d.chunk(2), size.chunk(2)
@@ -121,6 +124,17 @@ class FAB(MinimumNormAttack[FABState]):
         f, w = (a.loss, ball.masked(a.gradient)) if self.targeted else nearest_boundary(a, p.y, ball)
         # A row whose logits are not finite has no hyperplane: with a gap of zero it does not move.
         return torch.where(f.isfinite(), f, 0.0).double(), w
+
+
+def _to_hyperplane(norm: Norm, w: Points, gap: Scalars, lo: Points, hi: Points) -> Points:
+    """Return `norm.to_hyperplane`; on a CPU for some rows at a time, whose values fit into the cache: the same bits."""
+    # An even number of rows, as w has: a single row would round differently, since its sums are split over threads.
+    count = max(CACHED // flat(w).shape[1], 2) // 2 * 2
+    if not may_branch(w) or norm.sparse or len(w) <= count:
+        return norm.to_hyperplane(w, gap, lo, hi)
+    return torch.cat(
+        [norm.to_hyperplane(*some) for some in zip(*(v.split(count) for v in (w, gap, lo, hi)), strict=True)]
+    )
 
 
 def _first(p: Batch, ball: Ball) -> Points:

@@ -28,9 +28,13 @@ STEP_END, RATE, RATE_END = 0.01, 0.05, 0.001
 
 @dataclass(frozen=True)
 class FMNState(PointState):
-    """State of FMN, per row: point, radius, smallest adversarial distance, and whether any point was adversarial."""
+    """State of FMN, per row: point, radius, smallest adversarial distance, and whether any point was adversarial.
+
+    `span` is the distance to the farthest point that box and mask allow.
+    """
 
     eps: Scalars
+    span: Scalars
     best: Scalars
     found: Mask
 
@@ -70,7 +74,7 @@ class FMN(MinimumNormAttack[FMNState]):
         wide = torch.full_like(ball.eps, torch.inf)
         eps = torch.ones_like(wide) if ball.norm.counts else wide
         return FMNState(
-            torch.zeros_like(p.y), start_in_box(p, ball), eps, wide, torch.zeros_like(p.y, dtype=torch.bool)
+            torch.zeros_like(p.y), start_in_box(p, ball), eps, ball.span(p.x), wide, torch.zeros_like(p.y).bool()
         )
 
     def step(self, s: FMNState, a: Response, p: Batch, ball: Ball) -> FMNState:
@@ -81,13 +85,13 @@ class FMN(MinimumNormAttack[FMNState]):
             eps = _count(s, hit, rate)
         else:
             eps = _radius(s, hit, rate, size + finite_loss(a).abs() / ball.norm.dual_size(g).clamp(min=FLAT))
-        here = replace(ball, eps=torch.minimum(eps, ball.span(p.x)))
+        here = replace(ball, eps=torch.minimum(eps, s.span))
         alpha = rows(schedule("cosine", s.t, self.steps, self.alpha, self.alpha * STEP_END), g)
         if ball.norm.counts:
             x = _fewest(p, s.x + alpha * g.sign(), g, here)
         else:
             x = here.project(p.x, s.x + alpha * unit(g))
-        return FMNState(s.t + 1, x, here.eps, s.best, s.found | hit)
+        return FMNState(s.t + 1, x, here.eps, s.span, s.best, s.found | hit)
 
 
 def _radius(s: FMNState, hit: Mask, rate: Scalars, boundary: Scalars) -> Scalars:

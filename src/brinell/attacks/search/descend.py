@@ -15,7 +15,7 @@ from brinell.errors import PlanError
 from brinell.ops import rng
 from brinell.ops.norms import Norm
 from brinell.ops.rowwise import where
-from brinell.ops.types import Keys, Labels, Mask, Scalars
+from brinell.ops.types import Keys, Labels, Mask, Points, Scalars
 
 # Losses that agree as long as no target is chosen.
 TOWARDS = {"margin": "margin-towards"}
@@ -25,12 +25,13 @@ TOWARDS = {"margin": "margin-towards"}
 class DescendState(PointState):
     """State, per row: states of the minimum-norm and the inner attack, inner radius, and smallest distance so far.
 
-    `down` marks rows that have finished the minimum-norm attack. The radius is smaller than the distance by the share
-    `cut`. `tried` counts rounds.
+    `nearest` is the nearest adversarial point, `high` its distance. `down` marks rows that have finished the
+    minimum-norm attack. The radius is smaller than the distance by the share `cut`. `tried` counts rounds.
     """
 
     before: Any
     inner: Any
+    nearest: Points
     eps: Scalars
     high: Scalars
     cut: Scalars
@@ -111,18 +112,22 @@ class Descend(Wrapper[DescendState]):
     def usual_queries(self) -> int:
         return min(self.before.queries + self.rounds * self.attack.usual_queries, self.queries)
 
+    def _start(self, nearest: Points) -> Points | None:
+        """Return where a round starts, given the nearest adversarial points; None where the inner attack chooses."""
+        return None
+
     def init(self, p: Batch, ball: Ball) -> DescendState:
         before = self.before.init(p, ball)
         key, none = rng.fold(p.key, 0), torch.zeros_like(p.y)
         far = torch.full_like(ball.eps, torch.inf)
         span, cut = ball.span(p.x), torch.full_like(ball.eps, self.cut)
         inner = self.attack.init(replace(p, key=key, start=None), replace(ball, eps=span))
-        return DescendState(none, before.x, before, inner, span, far, cut, none.bool(), none, key)
+        return DescendState(none, before.x, before, inner, p.x, span, far, cut, none.bool(), none, key)
 
     def step(self, s: DescendState, a: Response, p: Batch, ball: Ball) -> DescendState:
         size = ball.norm.size(s.x - p.x)
         hit = misclassified(a, p) & ball.allows(p.x, s.x) & (size < s.high)
-        high = torch.where(hit, size, s.high)
+        high, nearest = torch.where(hit, size, s.high), where(hit, s.x, s.nearest)
         before = stepped(self.before, ~s.down, s.before, a, p, ball)
         moved = stepped(self.attack, s.down, s.inner, a, replace(p, key=s.key), replace(ball, eps=s.eps))
         spent = ~s.down & (before.t >= self.before.queries)
@@ -135,6 +140,23 @@ class Descend(Wrapper[DescendState]):
         done = over & (high.isinf() | (high <= 0) | (cut < self.least) | (tried >= self.rounds))
         eps = torch.where(over & high.isfinite(), high * (1 - cut), s.eps)
         key = torch.where(over, rng.fold(p.key, tried + 1), s.key)
-        inner = begun(self.attack, over, moved, replace(p, key=key, start=None), replace(ball, eps=eps))
+        inner = begun(self.attack, over, moved, replace(p, key=key, start=self._start(nearest)), replace(ball, eps=eps))
         t, x = torch.where(done, self.queries, s.t + 1), where(done, s.x, where(down, inner.x, before.x))
-        return DescendState(t, x, before, inner, eps, high, cut, down, tried, key)
+        return DescendState(t, x, before, inner, nearest, eps, high, cut, down, tried, key)
+
+
+@dataclass(frozen=True)
+class WarmDescend(Descend):
+    """`Descend` whose rounds start at the nearest adversarial point, moved into the smaller ball.
+
+    Method: as `Descend`, but every round gives the inner attack the nearest adversarial point so far as its start, so
+    that a round goes on from where the last success ended. Cost: that of `Descend`; rounds that succeed are short.
+    Reference: this project.
+    Limits: as `Descend`. Inner attacks that ignore an explicit start gain nothing.
+
+    >>> WarmDescend(PGD(steps=9, loss="margin"), before=FMN(steps=50), rounds=5).queries
+    101
+    """
+
+    def _start(self, nearest: Points) -> Points | None:
+        return nearest

@@ -11,7 +11,7 @@ from brinell.attacks.minimum_norm.deepfool import DeepFool
 from brinell.core.attack import AnyAttack, Batch, Requires, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
-from brinell.ops.rowwise import rows, where
+from brinell.ops.rowwise import may_branch, rows, where
 from brinell.ops.types import Labels, Mask, Points, Scalars
 
 
@@ -88,6 +88,7 @@ class Refine(Wrapper[RefineState]):
         back, halved = s.back | spent, s.halved + s.back.long()
         # Rows without an adversarial point have no segment to bisect.
         done = (spent & distance.isinf()) | (halved >= self.search)
-        t = torch.where(done, self.queries, s.t + 1)
-        midpoint = p.x + rows((low + high) / 2, nearest) * (nearest - p.x)
-        return RefineState(t, where(back, midpoint, inner.x), inner, nearest, distance, low, high, back, halved)
+        t, x = torch.where(done, self.queries, s.t + 1), inner.x
+        if not may_branch(back) or bool(back.any()):
+            x = where(back, p.x + rows((low + high) / 2, nearest) * (nearest - p.x), x)
+        return RefineState(t, x, inner, nearest, distance, low, high, back, halved)
