@@ -7,7 +7,8 @@ DEMO := .venv-demo
 TEST := .venv-test
 BIN := $(TEST)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest
+# Workers begin with half of the tests each, so that the fixtures of a file are made once, and end together.
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo environment check test ci slow ray adapters docs notebooks package coverage bench fortress clean

@@ -1,5 +1,6 @@
 """Networks with drawn weights are the same in every run of a test, whichever ran before it and beside it."""
 
+import gc
 import os
 import random
 import zlib
@@ -11,6 +12,15 @@ from jaxtyping import config
 
 # Tests choose for themselves (tests/conftest.py); examples in docstrings run as users run them.
 config.update("jaxtyping_disable", True)
+
+# Modules and tests stay until the end: the garbage collector does not look at them again and again.
+gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def _seed(what: str) -> None:

@@ -1,12 +1,13 @@
 """Shapes are checked at run time in the tests of what computes; elsewhere they would take most of the time."""
 
 import http.server
+import importlib
 import os
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,13 @@ def _check_shapes() -> None:
 
 
 _check_shapes()
-HOOK = install_import_hook("brinell", "beartype.beartype")
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+# Decorating every function of the package would take most of the time of importing it.
+WITH_SHAPES = [path for path in SOURCE.rglob("*.py") if "brinell.ops.types" in path.read_text()]
+HOOK = install_import_hook(
+    [".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for path in WITH_SHAPES],
+    "beartype.beartype",
+)
 
 from brinell.results.format import folders  # noqa: E402
 
@@ -42,9 +49,9 @@ CHECKED = ("tests/ops/", "tests/core/", "tests/engine/", "tests/attacks/test_con
 
 
 @contextmanager
-def _disabled(yes: bool) -> Iterator[None]:
+def _checked(yes: bool) -> Iterator[None]:
     before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", yes)
+    config.update("jaxtyping_disable", not yes)
     try:
         yield
     finally:
@@ -54,7 +61,35 @@ def _disabled(yes: bool) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Checks of shapes at run time, where they are made."""
-    with _disabled(not any(part in request.node.nodeid for part in CHECKED)):
+    with _checked(any(part in request.node.nodeid for part in CHECKED)):
+        yield
+
+
+# The checks after the attacks take more than half of an evaluation of few samples. These tests make them, on sound
+# models and on others; so do the examples in docstrings.
+EXAMINED = (
+    "tests/checks/", "tests/cost/", "tests/defences/", "tests/detectors/", "tests/evaluation/", "tests/results/",
+    "tests/autoattack/test_checks", "tests/autoattack/test_defences", "tests/autoattack/test_eleven",
+    "tests/cli/test_adaptive", "tests/cli/test_verbs", "tests/fast/test_escalate", "tests/test_docs",
+    "tests/test_reference", "tests/verification/test_honest_runs",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _survivors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks after the attacks, where they are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(part in request.node.nodeid for part in EXAMINED):
+            evaluation = importlib.import_module("brinell.evaluation.evaluate")
+            patch.setattr(evaluation, "run_survivor_checks", lambda *_: [])
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Files are not flushed to the disk, which matters when the power fails; tests of the order of calls see them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
@@ -67,8 +102,14 @@ def _default_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 @pytest.fixture(scope="module")
 def unchecked(_shapes: None) -> Iterator[None]:
     """No checks of shapes at run time: other tests make them on the same code."""
-    with _disabled(True):
+    with _checked(False):
         yield
+
+
+@pytest.fixture(scope="session")
+def shapes_checked() -> Callable[[bool], AbstractContextManager[None]]:
+    """A context in which shapes are checked at run time, or not."""
+    return _checked
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "brinell"
+Trees = list[tuple[Path, ast.Module]]
 FOLDERS = sorted({f.parent for f in SOURCE.rglob("*.py")})
 # One file per verb, and one per family of published networks.
 LARGE = {SOURCE / "cli" / "commands": 28}
@@ -59,9 +59,9 @@ BUILT = ("models/arch", "models/networks.py", "defences", "data/corruptions", "r
 FOREIGN = ("models/adapters/jax.py", "models/adapters/tensorflow.py")
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for file in sorted(SOURCE.rglob("*.py")):
-        yield file.relative_to(SOURCE), ast.parse(file.read_text())
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    return [(file.relative_to(SOURCE), ast.parse(file.read_text())) for file in sorted(SOURCE.rglob("*.py"))]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: str(f.relative_to(SOURCE.parent)))
@@ -77,18 +77,18 @@ def test_a_folder_is_one_chapter(folder: Path) -> None:
         )
 
 
-def test_no_two_public_classes_have_one_name() -> None:
+def test_no_two_public_classes_have_one_name(trees: Trees) -> None:
     places = defaultdict(list)
-    for file, tree in trees():
+    for file, tree in trees:
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(file))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
-def test_no_metaphors_in_names() -> None:
+def test_no_metaphors_in_names(trees: Trees) -> None:
     names: Counter[str] = Counter()
-    for file, tree in trees():
+    for file, tree in trees:
         names.update(f"{file} {part}" for part in file.parts)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -101,10 +101,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_every_new_tensor_names_its_dtype_and_device() -> None:
+def test_every_new_tensor_names_its_dtype_and_device(trees: Trees) -> None:
     """Torch's defaults belong to the user: an eps in the default dtype was once rounded to bfloat16."""
     silent = []
-    for file, tree in trees():
+    for file, tree in trees:
         name = file.as_posix()
         for call in ast.walk(tree):
             match call:

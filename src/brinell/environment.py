@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,15 @@ MOVING = (
 )  # fmt: skip
 
 
+@cache  # each reading parses a file
+def _installed(package: str) -> str:
+    return metadata.version(package)
+
+
 def version() -> str:
     """Return the version of Brinell."""
     try:
-        return metadata.version("brinell")
+        return _installed("brinell")
     except metadata.PackageNotFoundError:
         return "unknown"
 
@@ -64,7 +70,7 @@ def environment(device: "torch.device", module: "nn.Module | None" = None) -> di
     return {
         "brinell": version(),
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in PACKAGES},
+        **{name: _installed(name) for name in PACKAGES},
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
         "cuda": torch.version.cuda if cuda else None,

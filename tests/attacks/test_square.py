@@ -338,14 +338,14 @@ def run_engine(attack, net: nn.Module, x: Tensor, y: Tensor, t: Threat, slots: i
 @every_norm
 @every_attack
 def test_the_number_of_slots_changes_nothing(attack, t: Threat):
-    attack, p = replace(attack, steps=12), problem(40, (1, 8, 8))
+    attack, p = replace(attack, steps=12), problem(28, (1, 8, 8))
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).eval()
     with torch.no_grad():
         net[1].weight.copy_(rng.normal(torch.arange(3), (64,)) * 0.3)
         net[1].bias.zero_()
         y = net(p.x).argmax(1)
-    first, *others = [run_engine(attack, net, p.x, y, t, slots) for slots in (256, 64, 7, 1)]
-    assert 0 < first[0].sum() < 40
+    first, *others = [run_engine(attack, net, p.x, y, t, slots) for slots in (256, 7, 1)]
+    assert 0 < first[0].sum() < 28
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -423,7 +423,12 @@ def golden_network() -> nn.Module:
 @pytest.mark.golden
 @pytest.mark.skipif(not (SHARED / "fashion_net.npz").exists(), reason=f"no golden network in {SHARED}")
 @pytest.mark.parametrize(
-    ("norm", "eps", "part", "leads"), [("Linf", 0.1, 0.8, True), ("L2", 1.5, 0.3, True), ("L1", 12, 0.15, False)]
+    ("norm", "eps", "part", "leads"),
+    [
+        ("Linf", 0.1, 0.8, True),
+        pytest.param("L2", 1.5, 0.3, True, marks=pytest.mark.slow),
+        ("L1", 12, 0.15, False),
+    ],
 )
 def test_golden_network(norm: str, eps: float, part: float, leads: bool):
     """300 steps break a fair part of what 100 steps of the reference's APGD break, and hardly anything it does not."""

@@ -40,6 +40,13 @@ MORE = {
 }
 NOT_L1 = {"acg": Stage(ACG(steps=30))}
 ONLY_L2 = {"ddn": Stage(DDN(steps=30)), "cw": Stage(CW(steps=30))}
+# Each attack in one norm; test_every_attack_in_every_precision makes them in every norm.
+BFLOAT16 = [
+    ("fgsm", "L2"), ("pgd", "Linf"), ("apgd-dlr", "L1"), ("mm", "L2"), ("fab", "L1"), ("fab-t", "Linf"),
+    ("square", "L2"),
+]  # fmt: skip
+TF32 = [("fab-t", "L1"), ("apgd-dlr", "L2"), ("apgd-dlr", "Linf")]
+SLOW = pytest.mark.slow
 
 
 class Rounded(torch.autograd.Function):
@@ -106,8 +113,7 @@ def robust(net: object, threat: brinell.Threat, stage: Stage, precision: str) ->
     return run.robust_accuracy.k
 
 
-@pytest.mark.parametrize("norm", THREATS)
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize(("name", "norm"), BFLOAT16)
 def test_bfloat16_breaks_what_float32_breaks(golden_net: nn.Module, name: str, norm: str) -> None:
     exact, lower = (robust(golden_net, THREATS[norm], STAGES[name], p) for p in ("float32", "bfloat16"))
     assert abs(exact - lower) <= 1
@@ -120,8 +126,16 @@ def test_conjugate_directions_and_linear_distances(golden_net: nn.Module, name: 
     assert abs(exact - lower) <= 1
 
 
-@pytest.mark.parametrize("threat", [brinell.L2(1.0), brinell.L1(8)], ids=str)
-@pytest.mark.parametrize("name", ["fab", "fab-t"])
+@pytest.mark.parametrize(
+    ("name", "threat"),
+    [
+        ("fab", brinell.L1(8)),
+        ("fab-t", brinell.L2(1.0)),
+        pytest.param("fab", brinell.L2(1.0), marks=SLOW),
+        pytest.param("fab-t", brinell.L1(8), marks=SLOW),
+    ],
+    ids=str,
+)
 def test_fab_on_the_demonstration_network(name: str, threat: brinell.Threat) -> None:
     exact, lower = (robust("demo", threat, STAGES[name], p) for p in ("float32", "bfloat16"))
     # FAB queries in float32.
@@ -133,8 +147,7 @@ def test_the_network_trained_in_l2_is_robust_in_l2(l2_net: nn.Module) -> None:
     assert run.clean_accuracy.value > 0.7 and run.robust_accuracy.value > 0.35
 
 
-@pytest.mark.parametrize("norm", THREATS)
-@pytest.mark.parametrize("name", ["fab-t", "apgd-dlr"])
+@pytest.mark.parametrize(("name", "norm"), TF32)
 def test_tf32_breaks_what_float32_breaks(l2_net: nn.Module, with_tf32: None, name: str, norm: str) -> None:
     exact, lower = (robust(l2_net, THREATS[norm], STAGES[name], p) for p in ("float32", "tf32"))
     assert abs(exact - lower) <= 1

@@ -25,6 +25,8 @@ from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import concat, same, take
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.mark.parametrize("look", [1, 8])
 @pytest.mark.parametrize("case", CASES)

@@ -19,6 +19,8 @@ from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.rowwise import same
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SHAPE = (1, 6, 6)
 STEPS = PGD(steps=4)
 

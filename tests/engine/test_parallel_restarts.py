@@ -15,6 +15,8 @@ from brinell.engine.oracle import Oracle
 from brinell.models.wrap import wrap
 from brinell.ops.rowwise import same
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 ATTACK = Pursuit(steps=5, targets=2, again=8)
 NORMS = {"Linf": (Linf, 1), "L2": (L2, 2), "L1": (L1, torch.inf)}
 

@@ -20,6 +20,8 @@ from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.ops.rowwise import same
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 @pytest.mark.parametrize("early_exit", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -24,12 +24,21 @@ class StoredObject:
     @classmethod
     def read(cls: type[R], raw: Mapping[str, Any], path: str = "") -> R:
         """Convert a JSON object to this class; raise a RunError that names the first value of a wrong type."""
-        values, hints = {}, get_type_hints(cls)
-        for spec in fields(cls)[1:]:
-            key = spec.metadata.get("key", spec.name)
-            if raw.get(key) is not None or spec.default is MISSING:
-                values[spec.name] = _read_value(raw.get(key), _kinds(hints[spec.name]), f"{path}{key}")
+        values = {}
+        for name, key, required, kinds in _declared(cls):  # type: ignore[arg-type] # classes are hashable
+            if raw.get(key) is not None or required:
+                values[name] = _read_value(raw.get(key), kinds, f"{path}{key}")
         return cls(raw=raw, **values)
+
+
+@cache
+def _declared(cls: type[StoredObject]) -> tuple[tuple[str, str, bool, Mapping[type, Any]], ...]:
+    """Return the name, the JSON key, whether it must be present and the JSON types of every field of a class."""
+    hints = get_type_hints(cls)
+    return tuple(
+        (spec.name, spec.metadata.get("key", spec.name), spec.default is MISSING, _kinds(hints[spec.name]))
+        for spec in fields(cls)[1:]
+    )
 
 
 @cache
