@@ -4,8 +4,10 @@ Usage: python benchmarks/trust.py [--only NAME …] [--kind broken|sound] [--dra
        [--adaptive] [--store FOLDER] [--out benchmarks/results] [--list] [--table]
 
 Every draw of every model is one JSON file in the store, and a draw that is there is not run again: interrupt it at any
-time. `--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the
-checks can object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
+time. `--before` makes the cheapest draws: only the checks that an evaluation makes before its attack. What they object
+to cannot become *reliable*, whatever the attack does: with `--short` such draws of broken defences are not run further.
+`--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the checks can
+object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
 that any attack reached: `fast` on the network without the trick, with every point verified on the defence, and
 whatever the draws themselves found. `--table` only writes trust.md and trust.json from the store.
 """
@@ -26,7 +28,10 @@ from trust_models import Entry, broken, sound
 
 import brinell
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution
+from brinell.engine import precision as precisions
 from brinell.evaluation import coerce
+from brinell.evaluation.prepare import prepare
 from brinell.ops import rng
 from brinell.results.verdict import VERDICT_LEVELS
 
@@ -38,8 +43,10 @@ PASSES = 20
 # Findings about the number of samples and about how far the full plan went.
 AUDIT, TOO_FEW = "audit", "too few samples"
 REFUSED = "refused"
+# Of the checks before the attack: none of them objects.
+OPEN = "open"
 # Kinds of draws, by the end of the name of their folder, with their options.
-DEFAULT, ADAPTIVE, CHECKS = "", "-adaptive", "-checks"
+DEFAULT, ADAPTIVE, CHECKS, BEFORE = "", "-adaptive", "-checks", "-before"
 KINDS: dict[str, dict[str, Any]] = {DEFAULT: {}, ADAPTIVE: {"adaptive": True}, CHECKS: {"audit": 0}}
 
 
@@ -147,13 +154,31 @@ def measure(entry: Entry, draw: int, n: int, plan: str, kind: str, short: bool) 
         return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
 
 
+def look(entry: Entry, draw: int, n: int, plan: str) -> dict[str, Any]:
+    """Make the checks of an evaluation that come before its attack, and nothing else."""
+    problem, begun = drawn(entry.data(), draw, n), time.perf_counter()
+    out: dict[str, Any] = {"name": entry.name, "draw": draw, "n": len(problem), "ids": problem.ids.tolist()}
+    model, how = coerce.as_classifier(entry.build(), None), Execution(seed=draw)
+    try:
+        with precisions.exact(model.device):
+            checks = prepare(model, problem, entry.threat, coerce.as_plan(plan), how).checks
+    except brinell.BrinellError as error:
+        return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
+    wrong = [f"{c.name}: {c.message}" for c in checks if c.level in ("warn", "fail")]
+    verdict = "suspicious" if wrong else OPEN
+    return out | {"verdict": verdict, "findings": wrong, "seconds": time.perf_counter() - begun}
+
+
 def run_draws(entry: Entry, args: argparse.Namespace, kind: str) -> None:
-    for draw in range(args.draws):
+    for draw in range(args.first, args.draws):
         file = draw_file(args, entry.name, kind, draw)
-        if file.exists() or (kind == DEFAULT and args.short and draw in objected(args, entry.name)):
+        if file.exists() or (kind == DEFAULT and args.short and entry.broken and draw in objected(args, entry.name)):
             continue
         plan = plan_of(args, kind)
-        result = measure(entry, draw, args.n, plan, kind, args.short and plan == "fast" and kind != CHECKS)
+        if kind == BEFORE:
+            result = look(entry, draw, args.n, plan)
+        else:
+            result = measure(entry, draw, args.n, plan, kind, args.short and plan == "fast" and kind != CHECKS)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.with_suffix(".part").write_text(json.dumps(result))
         file.with_suffix(".part").replace(file)
@@ -170,8 +195,8 @@ def draw_file(args: argparse.Namespace, name: str, kind: str, draw: int) -> Path
 
 
 def objected(args: argparse.Namespace, name: str) -> dict[int, dict[str, Any]]:
-    """The cheap draws to which the checks object: the layers of evidence would not change the verdict."""
-    return {d["draw"]: d for d in stored_draws(args, name, CHECKS) if alarms([d])}
+    """The draws to which the checks before the attack object: nothing after them would change the verdict."""
+    return {d["draw"]: d for d in stored_draws(args, name, BEFORE) if alarms([d])}
 
 
 def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[str, Any]]:
@@ -220,7 +245,7 @@ def deceived(entry: dict[str, Any]) -> int:
 
 def alarms(rows: list[dict[str, Any]]) -> int:
     """The number of draws with a sign of trouble; an upper bound is none."""
-    return sum(r["verdict"] not in ("reliable", "upper bound") for r in rows)
+    return sum(r["verdict"] not in ("reliable", "upper bound", OPEN) for r in rows)
 
 
 def mean(values: list[float]) -> float:
@@ -333,15 +358,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--kind", choices=["broken", "sound"])
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the first draw")
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--plan", default="fast")
     parser.add_argument(
-        "--short", action="store_true", help="no default draw where the checks object to the cheap one already"
+        "--short", action="store_true", help="no default draw of a broken defence where the checks before the attack object already"
     )
     parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
     parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
     parser.add_argument("--only-adaptive", action="store_true", help="run the adaptive evaluation alone")
     parser.add_argument("--checks", action="store_true", help="run cheap draws alone, without the layers of evidence")
+    parser.add_argument("--before", action="store_true", help="make only the checks before the attack")
     parser.add_argument("--store", default="runs/trust", help="folder of the draws, the truths and trained networks")
     parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
     parser.add_argument("--list", action="store_true")
@@ -359,7 +386,8 @@ def main() -> None:
     if not args.table:
         for e in entries:
             plain = [DEFAULT] * (not args.only_adaptive)
-            for kind in [CHECKS] if args.checks else plain + [ADAPTIVE] * (args.adaptive or args.only_adaptive):
+            kinds = plain + [ADAPTIVE] * (args.adaptive or args.only_adaptive)
+            for kind in [BEFORE] if args.before else [CHECKS] if args.checks else kinds:
                 run_draws(e, args, kind)
     if args.no_table:
         return
