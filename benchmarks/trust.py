@@ -172,7 +172,7 @@ def look(entry: Entry, draw: int, n: int, plan: str) -> dict[str, Any]:
 def run_draws(entry: Entry, args: argparse.Namespace, kind: str) -> None:
     for draw in range(args.first, args.draws):
         file = draw_file(args, entry.name, kind, draw)
-        if file.exists() or (kind == DEFAULT and args.short and entry.broken and draw in objected(args, entry.name)):
+        if file.exists() or (args.short and entry.broken and draw in settled_draws(args, entry.name, kind)):
             continue
         plan = plan_of(args, kind)
         if kind == BEFORE:
@@ -194,9 +194,10 @@ def draw_file(args: argparse.Namespace, name: str, kind: str, draw: int) -> Path
     return Path(args.store) / f"{plan_of(args, kind)}{kind}" / f"{slug(name)}.{draw}.json"
 
 
-def objected(args: argparse.Namespace, name: str) -> dict[int, dict[str, Any]]:
-    """The draws to which the checks before the attack object: nothing after them would change the verdict."""
-    return {d["draw"]: d for d in stored_draws(args, name, BEFORE) if alarms([d])}
+def settled_draws(args: argparse.Namespace, name: str, kind: str) -> dict[int, dict[str, Any]]:
+    """The draws to which cheaper draws than those of this kind object: of those after the attack, then before it."""
+    cheaper = {DEFAULT: [CHECKS, BEFORE], CHECKS: [BEFORE]}.get(kind, [])
+    return {d["draw"]: d | {"by": k} for k in cheaper for d in stored_draws(args, name, k) if alarms([d])}
 
 
 def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[str, Any]]:
@@ -209,11 +210,12 @@ def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[st
 
 def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
     plain, adaptive, checks = (stored_draws(args, entry.name, kind) for kind in KINDS)
-    if not plain and not adaptive and not checks:
+    before = stored_draws(args, entry.name, BEFORE)
+    if not plain and not adaptive and not checks and not before:
         return None
     if args.short and entry.broken:
         run = {d["draw"] for d in plain}
-        plain += [d for draw, d in objected(args, entry.name).items() if draw not in run]
+        plain += [d for draw, d in settled_draws(args, entry.name, DEFAULT).items() if draw not in run]
     finished = [d for d in plain + adaptive + checks if "robust" in d]
     # The truth takes longest, and says nothing about a draw that is not called reliable.
     ids = {i for d in (*(d for d in plain if d["verdict"] == "reliable"), *adaptive) for i in d["ids"]}
@@ -222,10 +224,10 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
     if entry.broken and not entry.randomised:
         known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
     out: dict[str, Any] = {"name": entry.name, "broken": entry.broken, "threat": str(entry.threat)}
-    for kind, draws in (("default", plain), ("adaptive", adaptive), ("checks", checks)):
+    for kind, draws in (("default", plain), ("adaptive", adaptive), ("checks", checks), ("before", before)):
         rows = []
         for d in draws:
-            row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
+            row = {k: d[k] for k in ("draw", "n", "verdict", "findings")} | {"by": d.get("by", kind)}
             if asked and set(d["ids"]) <= ids:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
@@ -273,18 +275,28 @@ def reasons(rows: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(names)) or "–"
 
 
-def objections(e: dict[str, Any]) -> str:
-    """How many of the cheap draws the checks object to."""
-    return f"{alarms(e['checks'])} of {len(e['checks'])}" if e["checks"] else "–"
+def objections(rows: list[dict[str, Any]]) -> str:
+    """How many of the draws the checks object to."""
+    return f"{alarms(rows)} of {len(rows)}" if rows else "–"
+
+
+def total(entries: list[dict[str, Any]], kind: str) -> str:
+    return objections([r for e in entries for r in e[kind]])
+
+
+def settled_by(rows: list[dict[str, Any]]) -> list[str]:
+    """The number of draws, and how many of them ended before the attack, after it alone, and in full."""
+    return [str(len(rows)), *(str(sum(r["by"] == kind for r in rows)) for kind in (BEFORE, CHECKS, "default"))]
 
 
 def broken_line(e: dict[str, Any]) -> str:
     rows, tried = e["default"], e["adaptive"]
-    passes = mean([r["passes"] for r in rows if "passes" in r])
+    full = [r for r in rows if r["by"] == "default"]
+    passes = mean([r["passes"] for r in full if "passes" in r])
     more = mean([r["passes"] for r in tried if "passes" in r])
     cells = [
-        e["name"], e["threat"], str(len(rows)), percent(rows + tried, "truth"), percent(rows, "robust"),
-        verdicts(rows), str(deceived(e)), reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"),
+        e["name"], e["threat"], *settled_by(rows), percent(full + tried, "truth"), percent(full, "robust"),
+        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}" if passes else "–", percent(tried, "robust"),
         "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -295,17 +307,20 @@ def sound_line(e: dict[str, Any]) -> str:
     passes = mean([r["passes"] for r in rows if "passes" in r])
     cells = [
         e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms(rows)),
-        reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
+        reasons(rows), objections(e["before"]), objections(e["checks"]), f"{passes:,.0f}" if passes else "–",
+        percent(tried, "robust"), verdicts(tried),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 BROKEN = [
-    "defence", "threat", "draws", "truth, %", "robust, %", "verdicts", "reliable and more than 2 points too high",
-    "findings", "checks alone object", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
+    "defence", "threat", "draws", "before the attack", "after the attack alone", "in full", "truth, %", "robust, %",
+    "verdicts", "reliable and more than 2 points too high", "findings", "passes", "adaptive, %", "within 3 points",
+    "passes, adaptive",
 ]  # fmt: skip
 SOUND = [
-    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "checks alone object", "passes",
+    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "checks before the attack object",
+    "checks after it object", "passes",
     "adaptive, %", "verdicts, adaptive",
 ]  # fmt: skip
 
@@ -323,7 +338,8 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"`python benchmarks/trust.py`, plan `{args.plan}` with default options, draws of {args.n} of 300 samples "
             f"(fewer where the data have fewer), one thread, torch {torch.__version__}, {platform.machine()}. Means "
             "over the draws. "
-            + "Where a check objects to a broken defence after the attack alone, its layers of evidence were left out. "
+            + "A draw of a broken defence ends as soon as something makes it suspicious: before the attack; after the "
+            "attack without layers of evidence (audit=0); or in full. "
             * args.short
             + "The truth is given where a draw is reliable or the evaluation was adaptive. Passes are forward plus "
             "backward passes per draw."
@@ -333,10 +349,9 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
             f"{sum(map(is_close, tried))} of {len(tried)}.",
             "",
-            "**Checks alone**: draws without the layers of evidence (audit=0), where only the checks can object. They "
-            f"object to {sum(alarms(e['checks']) for e in bad)} of {sum(len(e['checks']) for e in bad)} draws of "
-            f"broken defences and to {sum(alarms(e['checks']) for e in good)} of "
-            f"{sum(len(e['checks']) for e in good)} of sound networks.",
+            f"**Checks before the attack**, which no attack can overrule, object to {total(bad, 'before')} draws of "
+            f"broken defences and to {total(good, 'before')} of sound networks. **Checks after the attack alone** "
+            f"(audit=0) object to {total(good, 'checks')} draws of sound networks.",
             "",
             f"**Sound networks ({len(good)}).** Suspicious, invalid or refused: {alarms(calm)} of {len(calm)} draws; "
             f"upper bound: {quiet}.",
@@ -362,7 +377,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--plan", default="fast")
     parser.add_argument(
-        "--short", action="store_true", help="no default draw of a broken defence where the checks before the attack object already"
+        "--short",
+        action="store_true",
+        help="no default draw of a broken defence where the checks before the attack object already",
     )
     parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
     parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
