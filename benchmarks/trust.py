@@ -18,6 +18,7 @@ import platform
 import tempfile
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ AUDIT, TOO_FEW = "audit", "too few samples"
 REFUSED = "refused"
 # Of the checks before the attack: none of them objects.
 OPEN = "open"
+# Behind numbers of an earlier version.
+EARLIER = " ¹"
 # Kinds of draws, by the end of the name of their folder, with their options.
 DEFAULT, ADAPTIVE, CHECKS, BEFORE = "", "-adaptive", "-checks", "-before"
 KINDS: dict[str, dict[str, Any]] = {DEFAULT: {}, ADAPTIVE: {"adaptive": True}, CHECKS: {"audit": 0}}
@@ -228,13 +231,27 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
         rows = []
         for d in draws:
             row = {k: d[k] for k in ("draw", "n", "verdict", "findings")} | {"by": d.get("by", kind)}
+            if row["by"] in (BEFORE, "before"):
+                row["findings"] = [f.split(":")[0] for f in d["findings"]]
             if asked and set(d["ids"]) <= ids:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
                 row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
             rows.append(row)
         out[kind] = rows
+    if not adaptive and args.earlier:
+        out["adaptive"] = earlier_rows(args.earlier, entry.name)
     return out
+
+
+@cache
+def earlier_results(file: str) -> dict[str, list[dict[str, Any]]]:
+    return {e["name"]: e["adaptive"] for e in json.loads(Path(file).read_text())}
+
+
+def earlier_rows(file: str, name: str) -> list[dict[str, Any]]:
+    """The adaptive draws of an earlier version."""
+    return [r | {"by": "earlier"} for r in earlier_results(file).get(name, [])]
 
 
 def gap(row: dict[str, Any]) -> float:
@@ -296,7 +313,8 @@ def broken_line(e: dict[str, Any]) -> str:
     more = mean([r["passes"] for r in tried if "passes" in r])
     cells = [
         e["name"], e["threat"], *settled_by(rows), percent(full + tried, "truth"), percent(full, "robust"),
-        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}" if passes else "–", percent(tried, "robust"),
+        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}" if passes else "–",
+        percent(tried, "robust") + EARLIER * any(r.get("by") == "earlier" for r in tried),
         "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -343,7 +361,8 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             * args.short
             + "The truth is given where a draw is reliable or the evaluation was adaptive. Passes are forward plus "
             "backward passes per draw."
-            + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else ""),
+            + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else "")
+            + " ¹ Measured with an earlier version." * bool(args.earlier),
             "",
             f"**Broken defences ({len(bad)}).** Reliable and more than 2 points above the truth: {wrong} of "
             f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
@@ -388,6 +407,7 @@ def main() -> None:
     parser.add_argument("--before", action="store_true", help="make only the checks before the attack")
     parser.add_argument("--store", default="runs/trust", help="folder of the draws, the truths and trained networks")
     parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
+    parser.add_argument("--earlier", default="", help="a trust.json, for adaptive draws that the store lacks")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--no-table", action="store_true", help="only run the draws, without the truths")
