@@ -50,7 +50,8 @@ class SmallerBall(Wrapper[Any]):
         return self.attack.query_pattern
 
     def init(self, p: Batch, ball: Ball) -> Any:
-        return self.attack.init(p, self._smaller(ball))
+        # An explicit start is queried as it is.
+        return self.attack.init(p, self._smaller(ball) if p.start is None else ball)
 
     def step(self, s: Any, a: Response, p: Batch, ball: Ball) -> Any:
         return self.attack.step(s, a, p, self._smaller(ball))
