@@ -4,8 +4,10 @@ Usage: python benchmarks/trust.py [--only NAME …] [--kind broken|sound] [--dra
        [--adaptive] [--store FOLDER] [--out benchmarks/results] [--list] [--table]
 
 Every draw of every model is one JSON file in the store, and a draw that is there is not run again: interrupt it at any
-time. `--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the
-checks can object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
+time. `--before` makes the cheapest draws: only the checks that an evaluation makes before its attack. What they object
+to cannot become *reliable*, whatever the attack does: with `--short` such draws of broken defences are not run further.
+`--checks` makes cheap draws: the attack of `fast` without its layers of evidence (audit=0), so that only the checks can
+object. Use a new store after a change of the package. The truth of a defence is the lowest robust accuracy
 that any attack reached: `fast` on the network without the trick, with every point verified on the defence, and
 whatever the draws themselves found. `--table` only writes trust.md and trust.json from the store.
 """
@@ -16,6 +18,7 @@ import platform
 import tempfile
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,10 @@ from trust_models import Entry, broken, sound
 
 import brinell
 from brinell.core.dataset import Problem
+from brinell.core.execution import Execution
+from brinell.engine import precision as precisions
 from brinell.evaluation import coerce
+from brinell.evaluation.prepare import prepare
 from brinell.ops import rng
 from brinell.results.verdict import VERDICT_LEVELS
 
@@ -38,8 +44,12 @@ PASSES = 20
 # Findings about the number of samples and about how far the full plan went.
 AUDIT, TOO_FEW = "audit", "too few samples"
 REFUSED = "refused"
+# Of the checks before the attack: none of them objects.
+OPEN = "open"
+# Behind numbers of an earlier version.
+EARLIER = " ¹"
 # Kinds of draws, by the end of the name of their folder, with their options.
-DEFAULT, ADAPTIVE, CHECKS = "", "-adaptive", "-checks"
+DEFAULT, ADAPTIVE, CHECKS, BEFORE = "", "-adaptive", "-checks", "-before"
 KINDS: dict[str, dict[str, Any]] = {DEFAULT: {}, ADAPTIVE: {"adaptive": True}, CHECKS: {"audit": 0}}
 
 
@@ -147,13 +157,31 @@ def measure(entry: Entry, draw: int, n: int, plan: str, kind: str, short: bool) 
         return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
 
 
+def look(entry: Entry, draw: int, n: int, plan: str) -> dict[str, Any]:
+    """Make the checks of an evaluation that come before its attack, and nothing else."""
+    problem, begun = drawn(entry.data(), draw, n), time.perf_counter()
+    out: dict[str, Any] = {"name": entry.name, "draw": draw, "n": len(problem), "ids": problem.ids.tolist()}
+    model, how = coerce.as_classifier(entry.build(), None), Execution(seed=draw)
+    try:
+        with precisions.exact(model.device):
+            checks = prepare(model, problem, entry.threat, coerce.as_plan(plan), how).checks
+    except brinell.BrinellError as error:
+        return out | {"verdict": REFUSED, "findings": [str(error)], "seconds": time.perf_counter() - begun}
+    wrong = [f"{c.name}: {c.message}" for c in checks if c.level in ("warn", "fail")]
+    verdict = "suspicious" if wrong else OPEN
+    return out | {"verdict": verdict, "findings": wrong, "seconds": time.perf_counter() - begun}
+
+
 def run_draws(entry: Entry, args: argparse.Namespace, kind: str) -> None:
-    for draw in range(args.draws):
+    for draw in range(args.first, args.draws):
         file = draw_file(args, entry.name, kind, draw)
-        if file.exists() or (kind == DEFAULT and args.short and draw in objected(args, entry.name)):
+        if file.exists() or (args.short and entry.broken and draw in settled_draws(args, entry.name, kind)):
             continue
         plan = plan_of(args, kind)
-        result = measure(entry, draw, args.n, plan, kind, args.short and plan == "fast" and kind != CHECKS)
+        if kind == BEFORE:
+            result = look(entry, draw, args.n, plan)
+        else:
+            result = measure(entry, draw, args.n, plan, kind, args.short and plan == "fast" and kind != CHECKS)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.with_suffix(".part").write_text(json.dumps(result))
         file.with_suffix(".part").replace(file)
@@ -169,9 +197,10 @@ def draw_file(args: argparse.Namespace, name: str, kind: str, draw: int) -> Path
     return Path(args.store) / f"{plan_of(args, kind)}{kind}" / f"{slug(name)}.{draw}.json"
 
 
-def objected(args: argparse.Namespace, name: str) -> dict[int, dict[str, Any]]:
-    """The cheap draws to which the checks object: the layers of evidence would not change the verdict."""
-    return {d["draw"]: d for d in stored_draws(args, name, CHECKS) if alarms([d])}
+def settled_draws(args: argparse.Namespace, name: str, kind: str) -> dict[int, dict[str, Any]]:
+    """The draws to which cheaper draws than those of this kind object: of those after the attack, then before it."""
+    cheaper = {DEFAULT: [CHECKS, BEFORE], CHECKS: [BEFORE]}.get(kind, [])
+    return {d["draw"]: d | {"by": k} for k in cheaper for d in stored_draws(args, name, k) if alarms([d])}
 
 
 def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[str, Any]]:
@@ -184,11 +213,12 @@ def stored_draws(args: argparse.Namespace, name: str, kind: str) -> list[dict[st
 
 def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
     plain, adaptive, checks = (stored_draws(args, entry.name, kind) for kind in KINDS)
-    if not plain and not adaptive and not checks:
+    before = stored_draws(args, entry.name, BEFORE)
+    if not plain and not adaptive and not checks and not before:
         return None
     if args.short and entry.broken:
         run = {d["draw"] for d in plain}
-        plain += [d for draw, d in objected(args, entry.name).items() if draw not in run]
+        plain += [d for draw, d in settled_draws(args, entry.name, DEFAULT).items() if draw not in run]
     finished = [d for d in plain + adaptive + checks if "robust" in d]
     # The truth takes longest, and says nothing about a draw that is not called reliable.
     ids = {i for d in (*(d for d in plain if d["verdict"] == "reliable"), *adaptive) for i in d["ids"]}
@@ -197,17 +227,31 @@ def summary(entry: Entry, args: argparse.Namespace) -> dict[str, Any] | None:
     if entry.broken and not entry.randomised:
         known |= {i for d in finished for i in set(d["ids"]) - set(d["survivors"])}
     out: dict[str, Any] = {"name": entry.name, "broken": entry.broken, "threat": str(entry.threat)}
-    for kind, draws in (("default", plain), ("adaptive", adaptive), ("checks", checks)):
+    for kind, draws in (("default", plain), ("adaptive", adaptive), ("checks", checks), ("before", before)):
         rows = []
         for d in draws:
-            row = {k: d[k] for k in ("draw", "n", "verdict", "findings")}
+            row = {k: d[k] for k in ("draw", "n", "verdict", "findings")} | {"by": d.get("by", kind)}
+            if row["by"] in (BEFORE, "before"):
+                row["findings"] = [f.split(":")[0] for f in d["findings"]]
             if asked and set(d["ids"]) <= ids:
                 row["truth"] = len(set(d["ids"]) - known)
             if "robust" in d:
                 row |= {"robust": d["robust"], "passes": d["forwards"] + d["backwards"]}
             rows.append(row)
         out[kind] = rows
+    if not adaptive and args.earlier:
+        out["adaptive"] = earlier_rows(args.earlier, entry.name)
     return out
+
+
+@cache
+def earlier_results(file: str) -> dict[str, list[dict[str, Any]]]:
+    return {e["name"]: e["adaptive"] for e in json.loads(Path(file).read_text())}
+
+
+def earlier_rows(file: str, name: str) -> list[dict[str, Any]]:
+    """The adaptive draws of an earlier version."""
+    return [r | {"by": "earlier"} for r in earlier_results(file).get(name, [])]
 
 
 def gap(row: dict[str, Any]) -> float:
@@ -220,7 +264,7 @@ def deceived(entry: dict[str, Any]) -> int:
 
 def alarms(rows: list[dict[str, Any]]) -> int:
     """The number of draws with a sign of trouble; an upper bound is none."""
-    return sum(r["verdict"] not in ("reliable", "upper bound") for r in rows)
+    return sum(r["verdict"] not in ("reliable", "upper bound", OPEN) for r in rows)
 
 
 def mean(values: list[float]) -> float:
@@ -248,18 +292,29 @@ def reasons(rows: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(names)) or "–"
 
 
-def objections(e: dict[str, Any]) -> str:
-    """How many of the cheap draws the checks object to."""
-    return f"{alarms(e['checks'])} of {len(e['checks'])}" if e["checks"] else "–"
+def objections(rows: list[dict[str, Any]]) -> str:
+    """How many of the draws the checks object to."""
+    return f"{alarms(rows)} of {len(rows)}" if rows else "–"
+
+
+def total(entries: list[dict[str, Any]], kind: str) -> str:
+    return objections([r for e in entries for r in e[kind]])
+
+
+def settled_by(rows: list[dict[str, Any]]) -> list[str]:
+    """The number of draws, and how many of them ended before the attack, after it alone, and in full."""
+    return [str(len(rows)), *(str(sum(r["by"] == kind for r in rows)) for kind in (BEFORE, CHECKS, "default"))]
 
 
 def broken_line(e: dict[str, Any]) -> str:
     rows, tried = e["default"], e["adaptive"]
-    passes = mean([r["passes"] for r in rows if "passes" in r])
+    full = [r for r in rows if r["by"] == "default"]
+    passes = mean([r["passes"] for r in full if "passes" in r])
     more = mean([r["passes"] for r in tried if "passes" in r])
     cells = [
-        e["name"], e["threat"], str(len(rows)), percent(rows + tried, "truth"), percent(rows, "robust"),
-        verdicts(rows), str(deceived(e)), reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"),
+        e["name"], e["threat"], *settled_by(rows), percent(full + tried, "truth"), percent(full, "robust"),
+        verdicts(rows), str(deceived(e)), reasons(rows), f"{passes:,.0f}" if passes else "–",
+        percent(tried, "robust") + EARLIER * any(r.get("by") == "earlier" for r in tried),
         "–" if not tried else "yes" if is_close(e) else "no", f"{more:,.0f}" if tried else "–",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -270,17 +325,20 @@ def sound_line(e: dict[str, Any]) -> str:
     passes = mean([r["passes"] for r in rows if "passes" in r])
     cells = [
         e["name"], e["threat"], str(len(rows)), percent(rows, "robust"), verdicts(rows), str(alarms(rows)),
-        reasons(rows), objections(e), f"{passes:,.0f}", percent(tried, "robust"), verdicts(tried),
+        reasons(rows), objections(e["before"]), objections(e["checks"]), f"{passes:,.0f}" if passes else "–",
+        percent(tried, "robust"), verdicts(tried),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
 BROKEN = [
-    "defence", "threat", "draws", "truth, %", "robust, %", "verdicts", "reliable and more than 2 points too high",
-    "findings", "checks alone object", "passes", "adaptive, %", "within 3 points", "passes, adaptive",
+    "defence", "threat", "draws", "before the attack", "after the attack alone", "in full", "truth, %", "robust, %",
+    "verdicts", "reliable and more than 2 points too high", "findings", "passes", "adaptive, %", "within 3 points",
+    "passes, adaptive",
 ]  # fmt: skip
 SOUND = [
-    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "checks alone object", "passes",
+    "network", "threat", "draws", "robust, %", "verdicts", "alarms", "findings", "checks before the attack object",
+    "checks after it object", "passes",
     "adaptive, %", "verdicts, adaptive",
 ]  # fmt: skip
 
@@ -298,20 +356,21 @@ def report(entries: list[dict[str, Any]], args: argparse.Namespace) -> str:
             f"`python benchmarks/trust.py`, plan `{args.plan}` with default options, draws of {args.n} of 300 samples "
             f"(fewer where the data have fewer), one thread, torch {torch.__version__}, {platform.machine()}. Means "
             "over the draws. "
-            + "Where a check objects to a broken defence after the attack alone, its layers of evidence were left out. "
+            + "A draw of a broken defence ends as soon as something makes it suspicious: before the attack; after the "
+            "attack without layers of evidence (audit=0); or in full. "
             * args.short
             + "The truth is given where a draw is reliable or the evaluation was adaptive. Passes are forward plus "
             "backward passes per draw."
-            + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else ""),
+            + (f" The adaptive evaluation extends the plan `{args.adaptive_plan}`." if args.adaptive_plan else "")
+            + " ¹ Measured with an earlier version." * bool(args.earlier),
             "",
             f"**Broken defences ({len(bad)}).** Reliable and more than 2 points above the truth: {wrong} of "
             f"{len(draws)} draws. The adaptive evaluation comes within 3 points of the truth for "
             f"{sum(map(is_close, tried))} of {len(tried)}.",
             "",
-            "**Checks alone**: draws without the layers of evidence (audit=0), where only the checks can object. They "
-            f"object to {sum(alarms(e['checks']) for e in bad)} of {sum(len(e['checks']) for e in bad)} draws of "
-            f"broken defences and to {sum(alarms(e['checks']) for e in good)} of "
-            f"{sum(len(e['checks']) for e in good)} of sound networks.",
+            f"**Checks before the attack**, which no attack can overrule, object to {total(bad, 'before')} draws of "
+            f"broken defences and to {total(good, 'before')} of sound networks. **Checks after the attack alone** "
+            f"(audit=0) object to {total(good, 'checks')} draws of sound networks.",
             "",
             f"**Sound networks ({len(good)}).** Suspicious, invalid or refused: {alarms(calm)} of {len(calm)} draws; "
             f"upper bound: {quiet}.",
@@ -333,17 +392,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--kind", choices=["broken", "sound"])
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the first draw")
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--plan", default="fast")
     parser.add_argument(
-        "--short", action="store_true", help="no default draw where the checks object to the cheap one already"
+        "--short",
+        action="store_true",
+        help="no default draw of a broken defence where the checks before the attack object already",
     )
     parser.add_argument("--adaptive-plan", default="", help="another plan for the adaptive evaluation, such as pgd20")
     parser.add_argument("--adaptive", action="store_true", help="run the adaptive evaluation, beside the default one")
     parser.add_argument("--only-adaptive", action="store_true", help="run the adaptive evaluation alone")
     parser.add_argument("--checks", action="store_true", help="run cheap draws alone, without the layers of evidence")
+    parser.add_argument("--before", action="store_true", help="make only the checks before the attack")
     parser.add_argument("--store", default="runs/trust", help="folder of the draws, the truths and trained networks")
     parser.add_argument("--out", default="", help="folder for trust.md and trust.json")
+    parser.add_argument("--earlier", default="", help="a trust.json, for adaptive draws that the store lacks")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--no-table", action="store_true", help="only run the draws, without the truths")
@@ -359,7 +423,8 @@ def main() -> None:
     if not args.table:
         for e in entries:
             plain = [DEFAULT] * (not args.only_adaptive)
-            for kind in [CHECKS] if args.checks else plain + [ADAPTIVE] * (args.adaptive or args.only_adaptive):
+            kinds = plain + [ADAPTIVE] * (args.adaptive or args.only_adaptive)
+            for kind in [BEFORE] if args.before else [CHECKS] if args.checks else kinds:
                 run_draws(e, args, kind)
     if args.no_table:
         return

@@ -21,6 +21,7 @@ from brinell.attacks import (
     Matching,
     Refine,
     SelectivePGD,
+    SmallerBall,
     Square,
 )
 from brinell.core.attack import Attack, Requires
@@ -48,6 +49,7 @@ VARIANTS = {
     "SelectivePGD orthogonal": SelectivePGD(6, orthogonal=True),
     "FMN targeted": FMN(6, loss="minimum-margin"),
     "DDN targeted": DDN(6, loss="ce-targeted"),
+    "SmallerBall targeted": SmallerBall(APGD(6, "minimum-margin"), 0.25),
     "Refine FAB": Refine(FAB(3), 3),
     "Bisect Square": Bisect(Square(4), grow=2, halve=2),
     "Descend targeted": Descend(APGD(4, "minimum-margin"), before=FMN(4, loss="minimum-margin"), rounds=3),

@@ -8,7 +8,19 @@ import pytest
 import torch
 
 import brinell
-from brinell.attacks import APGD, FAB, FMN, PGD, Bisect, Descend, HopSkipJump, PooledStarts, SigmaZero
+from brinell.attacks import (
+    APGD,
+    FAB,
+    FMN,
+    PGD,
+    Bisect,
+    Descend,
+    HopSkipJump,
+    OnGrid,
+    PooledStarts,
+    SigmaZero,
+    SmallerBall,
+)  # fmt: skip
 from brinell.core.start_pool import StartPool
 from brinell.core.threat import threat
 from brinell.ops import rng
@@ -50,6 +62,8 @@ def short(attack, steps: int):
         return replace(attack, attack=replace(attack.attack, steps=steps), grow=3, halve=2)
     if isinstance(attack, Descend):
         return replace(attack, attack=replace(attack.attack, steps=steps), before=FMN(10 * steps), rounds=4)
+    if isinstance(attack, OnGrid | SmallerBall):
+        return replace(attack, attack=replace(attack.attack, steps=steps))
     if isinstance(attack, PooledStarts):
         return attack.with_steps(steps)
     if isinstance(attack, HopSkipJump):  # decisions alone need many questions

@@ -210,6 +210,78 @@ def test_points_on_the_grid(problem: Problem) -> None:
     assert OnGrid(APGD(steps=3)).queries == APGD(steps=3).queries
 
 
+class NearBy(nn.Module):
+    """The linear network answers within half of eps of the images; elsewhere every image keeps its class."""
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()
+        self.base, self.images = linear(), images.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        far, nearest = (x.flatten(1)[:, None] - self.images).abs().amax(2).min(1)
+        z = self.base(x)
+        return torch.where(far[:, None] < 0.51 * EPS, z, 3 * hard(self.base(self.images[nearest])) + 0 * z)
+
+
+def test_a_model_that_is_weak_near_its_inputs(problem: Problem) -> None:
+    """It reaches the closed form of the smaller ball, and the attacks of the plan do not."""
+    net, w = NearBy(problem.x).eval(), WEIGHT[1] - WEIGHT[0]
+    run = adaptive(net, problem)
+    robust = (problem.x.flatten(1) @ w).abs() / w.abs().sum() > EPS / 2
+    assert run.robust_accuracy.k == int(robust.sum())
+    assert "apgd-ce, within 0.5" in run.attacks
+    assert run.accuracy_after()[0][1].k > int(robust.sum()) + 3
+    assert "of the radius" in next(c["message"] for c in run.checks if c["name"] == "adaptive")
+
+
+class Crowd(Wrapped):
+    """Alone an input gets the linear network's answer, in larger batches that of a far more confident one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.base(x)
+        return z if len(x) < 3 else 3 * hard(z)
+
+
+class Mixed(Wrapped):
+    """The mean of the batch is part of every answer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.base(x)
+        return z + (z - z.mean(0, keepdim=True))
+
+
+@pytest.mark.parametrize("net", [Crowd(None, None), Mixed(None, None)], ids=["size", "neighbours"])
+def test_batch_dependence(net: nn.Module, problem: Problem) -> None:
+    """The model is asked row by row, the Run says so and can be verified, and its verdict is no better for it."""
+    run = adaptive(net.eval(), problem)
+    assert run.robust_accuracy.k == truth(problem)
+    assert run.identity.raw["block"] == 1
+    (check,) = [c for c in run.checks if c["name"] == "batch shape"]
+    assert check["level"] == "warn" and "row by row" in check["message"]
+    assert brinell.verify(run, net, problem, rerun=2).ok
+
+
+def test_an_input_encoding_of_another_shape(problem: Problem) -> None:
+    """A thermometer code of 8 bits, decoded by the first layer: its slopes lead to the linear network's closed form."""
+
+    def code(x: Tensor) -> Tensor:
+        return (x > (torch.arange(255).view(1, -1, 1, 1) + 0.5) / 255).float()
+
+    class Thermometer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode, self.net = Layer(code), linear()[1]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net((self.encode(x).sum(1) / 255).flatten(1)) + 0 * x.flatten(1)[:, :2]
+
+    run = adaptive(Thermometer().eval(), problem)
+    (_, width), *_ = run.identity.plan.stages[1].via["secants"]
+    assert width == pytest.approx(EPS, rel=0.1)
+    assert run.robust_accuracy.k == truth(problem)
+    assert brinell.verify(run, Thermometer().eval(), problem, rerun=2).ok
+
+
 VIA = Stage(APGD(steps=10), label="through", via=Surrogate(networks=("base",)))
 TOWARDS = replace(Targets(APGD(steps=10, loss="minimum-margin"), 1), label="towards", via=VIA.via)
 

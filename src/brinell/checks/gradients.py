@@ -119,9 +119,13 @@ def check_batch_shape(oracle: Oracle, threat: Threat, x: Tensor, logits: Tensor)
 
 
 def _unscaled(logits: Tensor) -> Tensor:
-    """Return the logits minus the smallest of their row, divided by their spread."""
+    """Return the logits minus the smallest of their row, divided by their spread.
+
+    With two classes that would leave nothing but the decision: there the median spread divides all rows.
+    """
     low = logits.amin(1, keepdim=True)
-    return (logits - low) / (logits.amax(1, keepdim=True) - low).clamp(min=1e-30)
+    spread = logits.amax(1, keepdim=True) - low
+    return (logits - low) / (spread.median() if logits.shape[1] == 2 else spread).clamp(min=1e-30)
 
 
 def _losses(stages: Stages) -> dict[str, tuple[int, ...]]:

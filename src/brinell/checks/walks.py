@@ -14,7 +14,7 @@ from brinell.engine.precision import FLOAT32
 from brinell.finding import Finding, n_samples
 from brinell.models.bpda import has_bpda
 from brinell.ops.losses import likeliest_wrong
-from brinell.ops.rowwise import rows, where
+from brinell.ops.rowwise import rows
 
 SMALLER, GRADIENTS, RUNNER_UP = "smaller radius", "gradients at survivors", "runner-up class"
 # Steps of the walk through growing radii, and of the walk to the runner-up class.
@@ -43,21 +43,32 @@ def gradient_at(oracle: Oracle, x: Tensor, y: Tensor, target: Tensor | None = No
     return oracle.in_precision(FLOAT32).query(x, y, none if target is None else target, loss, Requires.GRAD)
 
 
-def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> tuple[Finding, Tensor]:
-    """Check that hardly any survivor breaks at a smaller radius; return the finding and the points where the walk ends.
+@dataclass(frozen=True)
+class Walk:
+    """A walk through growing radii: the mask of broken samples at each radius, and the points at the last."""
 
-    Method: a walk of a few steps, whose radius grows from a part of eps to eps. A model may be weak near its inputs
-    only, where attacks that take steps of the size of eps never look.
-    """
-    none = torch.full_like(s.y, -1)
-    x, found, hit = s.x, s.x, torch.zeros_like(s.y, dtype=torch.bool)
+    broken: list[Tensor]
+    end: Tensor
+
+
+def walk_growing(oracle: Oracle, criterion: Criterion, s: Survivors) -> Walk:
+    """Take a few gradient steps, whose radius grows from a part of eps to eps."""
+    none, x, broken = torch.full_like(s.y, -1), s.x, list[Tensor]()
     for step in range(1, GROWING + 1):
         r = gradient_at(oracle, x, s.y)
         smaller = replace(s.ball, eps=s.ball.eps * step / GROWING)
         x = smaller.project(s.x, x + rows(s.ball.eps * 2 / GROWING, x) * s.ball.steepest(r.gradient))
-        now = criterion.reached(oracle.output(x), s.y, none) & ~hit
-        found, hit = where(now, x, found), hit | now
-    return _smaller(int((hit & s.ball.contains(s.x, found)).sum()), len(s.x)), x
+        broken.append(criterion.reached(oracle.output(x), s.y, none) & s.ball.contains(s.x, x))
+    return Walk(broken, x)
+
+
+def check_growing_radii(oracle: Oracle, criterion: Criterion, s: Survivors) -> tuple[Finding, Tensor]:
+    """Check that hardly any survivor breaks at a smaller radius; return the finding and the points where the walk ends.
+
+    A model may be weak near its inputs only, where attacks that take steps of the size of eps never look.
+    """
+    walk = walk_growing(oracle, criterion, s)
+    return _smaller(int(torch.stack(walk.broken).any(0).sum()), len(s.x)), walk.end
 
 
 def _smaller(broken: int, n: int) -> Finding:

@@ -38,7 +38,7 @@ from brinell.engine.events import Listener, Note, Phase, silent
 from brinell.engine.exact_sizes import exact_sizes
 from brinell.engine.oracle import Oracle, default_block, default_blocks
 from brinell.errors import InputError, ModelError
-from brinell.evaluation.adaptive import adapt_to_masking
+from brinell.evaluation.adaptive import adapt_to_masking, find_batch_dependence, one_row_at_a_time
 from brinell.evaluation.context import PreparedEvaluation, StageContext, chunk_size
 from brinell.evaluation.plan import adapt, require_suitable
 from brinell.evaluation.rows import clean
@@ -92,6 +92,8 @@ def prepare(
     mode = _execution_mode(device, execution)
     threat.check(problem.shape(), len(problem))
     train_mode = model_checks.check_train_mode(classifier)
+    dependent = find_batch_dependence(classifier, problem, threat) if adaptive else None
+    execution = execution if dependent is None else one_row_at_a_time(execution)
     cost, blocks = _blocks(classifier, problem, device, execution)
     settled = _settled(execution, device, blocks)
     first_precision = precisions.FLOAT32 if settled is None else settled.precision
@@ -102,11 +104,12 @@ def prepare(
     more = adapt_to_masking(oracle, plan, threat, first, answer.logits) if adaptive else None
     fitted, adapted = _fitted(plan if more is None else more.plan, threat, problem, first, answer.logits.shape[1])
     fitted, left_out = fit_to_detector(fitted, threat, classifier, answer)
-    oracle.sizes = _exact_sizes(oracle, fitted, threat, first, device)
+    oracle.sizes = () if dependent is not None else _exact_sizes(oracle, fitted, threat, first, device)
     checks = [train_mode]
     if not checked:
         checks += _run_checks(oracle, fitted, threat, first, answer.logits, adapted)
         checks += run_detector_checks(oracle, fitted, threat, first, answer)
+    checks = [c if dependent is None or c.name != dependent.name else dependent for c in checks]
     checks += [more.finding] if more is not None else []
     notes = [*problem.notes, *model_checks.single_logit(answer.logits), *adapted, *left_out]
     for note in notes:

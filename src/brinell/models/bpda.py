@@ -69,6 +69,15 @@ def bpda(forward: Function, backward: Function | None = None) -> nn.Module:
     return _Bpda(forward, backward or _identity)
 
 
+def bpda_parts(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the submodules that `bpda` made.
+
+    >>> bpda_parts(nn.Sequential(nn.ReLU(), bpda(torch.round)))
+    ('1',)
+    """
+    return tuple(name for name, part in module.named_modules() if isinstance(part, _Bpda))
+
+
 def has_bpda(module: nn.Module | None) -> bool:
     """Return whether a part of the module has the gradient of another function on purpose.
 

@@ -32,6 +32,46 @@ def _through(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
     return straight_through(inputs[0], output)
 
 
+class _Secant(torch.autograd.Function):
+    """The autograd function that returns `value`; its gradient is that of the slopes of `function` around x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, function: Callable[[Tensor], Tensor], width: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.function, ctx.width = function, width
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (x,) = ctx.saved_tensors
+        slopes = pixel_slopes(ctx.function, x, ctx.width)
+        return torch.stack([(grads[0] * slope).sum(1) for slope in slopes], 1), None, None, None
+
+
+def pixel_slopes(function: Callable[[Tensor], Tensor], x: Tensor, width: float) -> Iterator[Tensor]:
+    """Yield, for each channel of x, how the output changes with it: the slope over `width` in both directions.
+
+    All pixels change at once, so this is right where each output depends on the input at its own place only.
+
+    >>> list(pixel_slopes(lambda x: torch.cat([3 * x, x.round()], 1), torch.full((1, 1, 1, 1), 0.5), 0.25))[0].flatten()
+    tensor([3., 2.])
+    """
+    with torch.no_grad():
+        for channel in range(x.shape[1]):
+            step = torch.zeros_like(x)
+            step[:, channel] = width
+            yield (function(x + step) - function(x - step)) / (2 * width)
+
+
+def _with_slopes(width: float) -> Hook:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        # `forward`, since a call of the module would call this hook.
+        result: Tensor = _Secant.apply(inputs[0], output, module.forward, width)
+        return result
+
+    return hook
+
+
 def _keep(outputs: dict[str, Tensor], name: str) -> Hook:
     """Return a hook that keeps the output of the last call and changes nothing."""
 
@@ -60,6 +100,7 @@ class SurrogateClassifier(DelegatingClassifier):
             return Output(_mean([module.get_submodule(name)(point) for name in how.networks], how.columns))
         outputs: dict[str, Tensor] = {}
         hooks: dict[str, Hook] = dict.fromkeys(how.through, _through)
+        hooks |= {name: _with_slopes(width) for name, width in how.secants}
         hooks |= {name: _keep(outputs, name) for name in how.outputs}
         with hooked(module, hooks):
             whole = self.original.forward(x)
@@ -83,7 +124,7 @@ def surrogate_of(classifier: Classifier, how: Surrogate) -> Classifier:
     True
     """
     known = dict(classifier.module.named_modules()) if isinstance(classifier, TorchClassifier) else {}
-    missing = [name for name in (*how.networks, *how.outputs, *how.through) if name not in known]
+    missing = [name for name in (*how.networks, *how.outputs, *how.through, *dict(how.secants)) if name not in known]
     if missing or not isinstance(classifier, TorchClassifier):
         raise ModelError(
             expected=f"a torch module with the submodules of the surrogate, {how}",

@@ -1,5 +1,6 @@
 """Read the plan of a Run from its stored stages, and compare it with the built-in plans; a name proves nothing."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -106,14 +107,17 @@ def _stage(stored: Mapping[str, Any], name: str) -> Stage:
 def _surrogate(stored: Any) -> Surrogate | None:
     if stored is None:
         return None
-    names = {key: value for key, value in stored.items() if key != "columns"}
+    names = {key: value for key, value in stored.items() if key not in ("columns", "secants")}
     for value in names.values():
         if not isinstance(value, list) or len(value) > MODULES or not all(isinstance(name, str) for name in value):
             raise ValueError(f"a surrogate with other values than lists of at most {MODULES} names of submodules")
     columns = stored.get("columns", 1)
     if type(columns) is not int or not 1 <= columns <= MODULES:
         raise ValueError(f"a surrogate with {str(columns)[:40]} columns")
-    return Surrogate(**{key: tuple(value) for key, value in names.items()}, columns=columns)
+    secants = tuple((name, width) for name, width in stored.get("secants", [])[:MODULES])
+    if not all(isinstance(name, str) and type(width) is float and 0 < width < math.inf for name, width in secants):
+        raise ValueError("a surrogate with other secants than pairs of a submodule and a positive width")
+    return Surrogate(**{key: tuple(value) for key, value in names.items()}, columns=columns, secants=secants)
 
 
 def _ranking(stored: Any) -> tuple[AnyAttack | MaltRanking | None, float | None]:

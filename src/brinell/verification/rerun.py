@@ -11,14 +11,15 @@ import pyarrow.compute as pc
 import torch
 
 from brinell.core.dataset import Problem
-from brinell.core.execution import Execution
+from brinell.core.execution import Blocks, Execution
 from brinell.core.model import Classifier
 from brinell.core.plan import Plan, Stage
 from brinell.core.threat import Threat
-from brinell.engine.oracle import Oracle
+from brinell.engine.oracle import Oracle, default_block
 from brinell.engine.precision import FLOAT32, candidates
 from brinell.engine.surrogate_oracle import SurrogateOracle
 from brinell.errors import ModelError, PlanError, error_text
+from brinell.evaluation.adaptive.single_rows import SINGLE, one_row_at_a_time
 from brinell.evaluation.evaluate import evaluate
 from brinell.evaluation.prepare import prepare, with_settings
 from brinell.evaluation.rows import NON_FINITE
@@ -234,9 +235,16 @@ def _precision(run: Run, model: Classifier) -> str:
     return stored if stored in candidates(model.device) else FLOAT32
 
 
+def block_of(run: Run, model: Classifier) -> int:
+    """Return the rows per call for a Run's points: one if its model was asked row by row, else the device's."""
+    stored = Blocks.read(run.identity.raw)
+    return 1 if stored == SINGLE else default_block(model.device)
+
+
 def _execution(run: Run, model: Classifier) -> Execution:
     """Return the settings of the Run, as far as the device has them."""
     how = Execution(seed=run.identity.seed or 0, precision=_precision(run, model))
+    how = one_row_at_a_time(how) if block_of(run, model) == 1 else how
     return with_settings(how, run.identity, run.environment) if model.device.type == "cuda" else how
 
 

@@ -10,7 +10,7 @@ from brinell.arguments import DataLike, ModelLike, PlanLike
 from brinell.checks import model as model_checks
 from brinell.core.certificate import Certifier
 from brinell.engine import precision as precisions
-from brinell.engine.oracle import Oracle, default_block
+from brinell.engine.oracle import Oracle
 from brinell.errors import InputError
 from brinell.evaluation import coerce
 from brinell.finding import Finding
@@ -21,7 +21,7 @@ from brinell.verification.adversarials import Verification, verify_adversarials
 from brinell.verification.attacked import all_contradictions
 from brinell.verification.certificates import certify_again
 from brinell.verification.plans import other_plan
-from brinell.verification.rerun import run_again
+from brinell.verification.rerun import block_of, run_again
 from brinell.verification.result import as_notes, failures, note, objection
 from brinell.verification.sampling import sampling_of
 
@@ -86,7 +86,7 @@ def verify(
     model_checks.check_train_mode(model)
     objections += provenance.other_data(opened, data)
     notes = [*as_notes(provenance.other_model(opened, model)), *notes, *provenance.selection(opened, data)]
-    oracle = Oracle(model, default_block(model.device))
+    oracle = Oracle(model, block_of(opened, model))
     with precisions.exact(model.device), oracle.calls.named():
         result = verify_adversarials(opened, model, data, threat, oracle)
         objections += provenance.other_classes(opened, oracle, data)

@@ -1,12 +1,13 @@
 """Probe the submodules of a model for gradients that do not say how their output changes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from brinell.models.bpda import bpda_parts
 from brinell.models.surrogate import Hook, hooked
 from brinell.models.wrap import TorchClassifier
 from brinell.ops.rowwise import flat
@@ -23,12 +24,14 @@ MOST = 400
 class Probed:
     """What the probe of one submodule found: the share of the true change that the gradient predicts, and a sentence.
 
-    `sentence` is empty if nothing is wrong.
+    `sentence` is empty if nothing is wrong. With a `width` the slopes over it can replace the gradient, else the
+    identity can.
     """
 
     name: str
     share: float
     sentence: str
+    width: float = 0.0
 
 
 def record_calls(classifier: TorchClassifier, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -52,23 +55,39 @@ def record_calls(classifier: TorchClassifier, x: Tensor) -> dict[str, tuple[Tens
 
 
 def misleading_modules(classifier: TorchClassifier, x: Tensor, nearby: Tensor) -> list[Probed]:
-    """Return the submodules with a misleading gradient that the identity can replace, the innermost of each.
+    """Return the submodules with a misleading gradient that can be replaced, the innermost of each.
 
     Method: the input of a submodule goes from its value at x to its value at the points `nearby`. The output changes
     by c. The mean of the gradients at both ends predicts a change; its part along c is compared with c. A share far
     from 1 means a gradient that is zero, negated, noise or not finite; gradients that turn between the two ends mean a
-    shattered response. Only submodules whose output has the shape of the input are probed. Cost: three passes of the
-    model and a few of each submodule. Reference: Athalye, Carlini & Wagner 2018 (BPDA), for what is done with them.
+    shattered response. Probed are submodules whose output has the shape of the input, which the identity can replace,
+    and those that map every pixel on its own to several channels, such as a thermometer encoding. Cost: three passes of
+    the model and a few of each submodule. Reference: Athalye, Carlini & Wagner 2018 (BPDA), for what is done with them.
     """
     with torch.no_grad():
         here, there = record_calls(classifier, x), record_calls(classifier, nearby)
-    probed = [
-        _probe(name, classifier.module.get_submodule(name), u, there[name][0])
-        for name, (u, v) in here.items()
-        if name in there and u.shape == v.shape and u.is_floating_point() and v.is_floating_point()
-    ]
+    # Gradients do not pass through what lies inside these.
+    closed = tuple(f"{name}." for name in bpda_parts(classifier.module))
+    probed = []
+    for name, (u, v) in here.items():
+        if name not in there or name.startswith(closed) or not u.is_floating_point() or not v.is_floating_point():
+            continue
+        module, w = classifier.module.get_submodule(name), there[name][0]
+        if u.shape == v.shape:
+            probed.append(_probe(name, module, u, w))
+        elif _maps_pixels(module, u, w, v):
+            probed.append(replace(_probe(name, module, u, w), width=float((w - u).abs().max())))
     wrong = [p for p in probed if p.sentence]
     return [p for p in wrong if not any(q.name.startswith(f"{p.name}.") for q in wrong)]
+
+
+def _maps_pixels(module: nn.Module, u: Tensor, w: Tensor, v: Tensor) -> bool:
+    """Return whether each output, of which `v` are those at u, depends on the input at its own place only."""
+    if not (u.ndim == v.ndim == 4 and u.shape[2:] == v.shape[2:] and u.shape[2] > 1):
+        return False
+    even = (torch.arange(u.shape[2], device=u.device)[:, None] + torch.arange(u.shape[3], device=u.device)) % 2 == 0
+    with torch.no_grad():
+        return torch.equal(module(torch.where(even, u, w)), torch.where(even, v, module(w)))
 
 
 def _probe(name: str, module: nn.Module, u: Tensor, w: Tensor) -> Probed:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from brinell.attacks import APGD, HopSkipJump, OnGrid, Square
+from brinell.attacks import APGD, HopSkipJump, OnGrid, SmallerBall, Square
 from brinell.checks.model import SAME, relative_difference
+from brinell.checks.walks import GROWING, Survivors, walk_growing
 from brinell.core.attack import Requires
+from brinell.core.criterion import Misclassified
 from brinell.core.dataset import Chunk
 from brinell.core.plan import Eot, Plan, Stage, Stages, Targets
 from brinell.core.surrogate import Surrogate
@@ -31,6 +33,8 @@ AVERAGED, JUDGED = 8, 5
 LEVELS = 255
 # A move off the 8-bit grid changes the logits by this many times the change of a larger move on the grid.
 GRID_EFFECT = 3.0
+# Smaller balls that are attacked; they break at least so many more of the first samples than the whole ball.
+SMALLER, MORE_BROKEN = 3, 2
 # A step along the gradient should lower the margin of at least this share of the samples.
 FALLS, STEP = 0.8, 0.25
 
@@ -53,15 +57,17 @@ class _Seen:
     on_grid: bool
     gradients: bool
     masked: bool
+    radii: tuple[float, ...]
 
 
 def adapt_to_masking(oracle: Oracle, plan: Plan, threat: Threat, first: Chunk, logits: Tensor) -> Adapted:
     """Return the plan with the attacks that the model needs, before its audit; unchanged if it needs none.
 
     Method: the first samples show which submodules have misleading gradients, which networks inside the model can be
-    attacked in its place, whether the model draws noise, whether it answers differently off the 8-bit grid, and whether
-    its margin falls along its own gradient. Attacks through surrogates, averages, rounded points and, where nothing
-    else is left, black-box attacks are added. Cost: a few passes of the model and of each of its submodules.
+    attacked in its place, whether the model draws noise, whether it answers differently off the 8-bit grid, whether it
+    is weaker in smaller balls, and whether its margin falls along its own gradient. Attacks through surrogates,
+    averages, rounded points, smaller balls and, where nothing else is left, black-box attacks are added. Cost: a few
+    passes of the model and of each of its submodules.
     """
     if threat.unlimited or oracle.output(first.x[:1].to(logits.device)).reject is not None:
         why = "the threat has no radius" if threat.unlimited else "the model has a detector"
@@ -82,17 +88,28 @@ def _look(oracle: Oracle, threat: Threat, x: Tensor, y: Tensor, logits: Tensor) 
         # Inside a pass of a randomised model every output has the noise of the model.
         found = [f for f in found if f.how.networks] or found if random else found
     grad = _gradient(oracle, nearby, y) if model.differentiable else None
+    replaced = [Surrogate(through=tuple(p.name for p in misleading if not p.width))]
+    replaced += [Surrogate(secants=tuple((p.name, p.width) for p in misleading if p.width))]
     return _Seen(
-        _choose(found, tuple(p.name for p in misleading)),
+        _choose(found, replace(replaced[0], secants=replaced[1].secants)),
         tuple(misleading),
         random,
         not random and _differs_off_grid(oracle, x, logits, key),
         grad is not None,
         grad is None or not _margin_falls(oracle, ball, nearby, y, grad),
+        () if random or grad is None else _weaker_radii(oracle, Survivors(x, y, ball)),
     )
 
 
-def _choose(found: list[Found], through: tuple[str, ...]) -> tuple[Surrogate, ...]:
+def _weaker_radii(oracle: Oracle, s: Survivors) -> tuple[float, ...]:
+    """Return the smaller radii, as shares of eps, at which a walk breaks more samples than at eps itself."""
+    broken = [int(hits.sum()) for hits in walk_growing(oracle, Misclassified(), s).broken]
+    more = [step for step in range(GROWING - 1) if broken[step] >= broken[-1] + MORE_BROKEN]
+    best = sorted(more, key=lambda step: -broken[step])[:SMALLER]
+    return tuple((step + 1) / GROWING for step in sorted(best))
+
+
+def _choose(found: list[Found], replaced: Surrogate) -> tuple[Surrogate, ...]:
     """Return the surrogates to attack: the most similar of each kind, their means, and the model straight through."""
     chosen: list[Surrogate] = []
     for kind in ("networks", "outputs"):
@@ -102,10 +119,11 @@ def _choose(found: list[Found], through: tuple[str, ...]) -> tuple[Surrogate, ..
         if len(alike) > 1:
             names = tuple(name for how in alike for name in getattr(how, kind))
             chosen.append(Surrogate(networks=names) if kind == "networks" else Surrogate(outputs=names))
-    if through:
-        chosen.append(Surrogate(through=through))
+    if replaced != Surrogate():
+        chosen.append(replaced)
         # What lies behind the last misleading module is left out as well.
-        chosen += [replace(how, through=through) for how in chosen if how.outputs][:SINGLE]
+        outputs = [how for how in chosen if how.outputs][:SINGLE]
+        chosen += [replace(how, through=replaced.through, secants=replaced.secants) for how in outputs]
     return tuple(chosen)
 
 
@@ -154,11 +172,15 @@ def _extended(plan: Plan, threat: Threat, seen: _Seen) -> Adapted:
         added += _rounded(None) if seen.gradients else []
         added += [stage for how in seen.surrogates[:SINGLE] for stage in _rounded(how)]
     for module in seen.misleading:
-        said.append(f"the module {module.name} misleads ({module.sentence}): its backward pass is the identity")
+        instead = f"the slope over {module.width:.2g}" if module.width else "the identity"
+        said.append(f"the module {module.name} misleads ({module.sentence}): its backward pass is {instead}")
     for how in seen.surrogates:
         added += [replace(s, label=f"{s.name} via {how.label}", via=how, eot=eot) for s in (CE, MARGIN)]
     if seen.surrogates:
         said.append(f"the attacks follow the gradients of {'; '.join(map(str, seen.surrogates))}")
+    if seen.radii:
+        said.append(f"a walk breaks more at {', '.join(f'{r:g}' for r in seen.radii)} of the radius: attacks there")
+        added += [_within(stage, r) for r in seen.radii for stage in (CE, MARGIN)]
     if not seen.gradients:
         said.append("the model has no gradients of its own: attacks that need them are left out")
     if not seen.surrogates and seen.masked and not seen.random:
@@ -169,6 +191,10 @@ def _extended(plan: Plan, threat: Threat, seen: _Seen) -> Adapted:
     if not added:
         return Adapted(plan, Finding(NAME, "info", "found nothing to work around: the plan is unchanged."))
     return Adapted(_with(plan, tuple(added), seen), Finding(NAME, "info", f"{'; '.join(said)}."))
+
+
+def _within(stage: Stage, share: float) -> Stage:
+    return replace(stage, attack=SmallerBall(stage.attack, share), label=f"{stage.name}, within {share:g}")
 
 
 def _rounded(how: Surrogate | None) -> list[Stage]:
