@@ -60,9 +60,10 @@ def units(shape: Shape, together: int, like: Tensor) -> Iterator[tuple[Tensor, P
     sides = (together // side**2, side, side) if image else (together, *shape[1:])
     for first in itertools.product(*(range(0, n, m) for n, m in zip(shape, sides, strict=True))):
         places: Any = tuple(slice(at, at + m) for at, m in zip(first, sides, strict=True))
+        all_channels: Any = (slice(None), *places[1:])
         chosen = index[places].flatten()
         # All channels of these places, or the whole node.
-        part = index[(slice(None), *places[1:])] if image else index
+        part = index[all_channels] if image else index
         a = (chosen[:, None] == part.flatten()).to(like.dtype)
         yield chosen, Patch(a.view(-1, *part.shape), (0, *first[1:]) if image else (0,) * len(shape))
 
