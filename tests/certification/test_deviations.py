@@ -89,3 +89,12 @@ def test_a_deep_network_is_certified_although_intervals_say_nothing(monkeypatch:
     assert (interval.certified, crown.certified) == (False, True)
     stopped = Bounds(net, ("crown",), seconds=1e-9).certify(x, y, threat)[0]
     assert stopped.stopped == "crown: time limit, some neurons have intervals"
+
+
+def test_reduced_precision_is_noticed() -> None:
+    assert deviations.keeps_float32()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert not deviations.keeps_float32()
+    finally:
+        torch.set_float32_matmul_precision("highest")
