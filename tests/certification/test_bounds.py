@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import brinell
 from brinell.certification import Bounds, trace
 from brinell.certification.interval import Region, interval_ranges
+from brinell.certification.large.deviations import deviation_ranges
 from brinell.certification.linear_bounds import all_lines, backward, crown_ranges, neuron_bounds
 from brinell.certification.windows import supports
 from brinell.core.threat import threat
@@ -95,7 +96,7 @@ def test_every_value_lies_within_its_bounds(name: str, norm: str) -> None:
     traced = trace(net, (2, 6, 6))
     torch.testing.assert_close(traced.values(x)[-1].float(), net(x))
     region = Region.of(x, threat(norm, NORM_RADII[norm]))
-    for ranges in (interval_ranges(traced, region), crown_ranges(traced, region)):
+    for ranges in (interval_ranges(traced, region), crown_ranges(traced, region), deviation_ranges(traced, region)):
         for row in range(2):
             points = inside(region.rows(torch.tensor([row])), row, 300)
             for k, value in enumerate(traced.values(points)):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import brinell
-from brinell.errors import InputError, ThreatError
+from brinell.errors import InputError, ModelError, ThreatError
 from brinell.models import Smoothing, smoothed
 from brinell.models.smoothed import ABSTAIN
 from brinell.results.statistics import lower_bound
@@ -88,10 +88,27 @@ def test_certificates_state_radius_margin_and_draws() -> None:
     points = torch.cat([at_distance(0.8), at_distance(0.8), at_distance(0.02), at_distance(0.8)])
     threat = brinell.L2(torch.tensor([0.25, 2.0, 0.25, 0.25]))
     near, far, unsure, wrong = Smoothing(MODEL, n=2000).certify(points, torch.tensor([1, 1, 1, 0]), threat)
-    assert near.certified and near.margin == pytest.approx((near.radius - 0.25) / SIGMA) and near.passes == 2100
+    assert near.certified and near.margin == pytest.approx((near.radius - 0.25) / SIGMA, 1e-5) and near.passes == 2100
     assert not far.certified and far.margin < 0 and far.stopped == f"a radius of {far.radius:.4g}"
     assert not unsure.certified and unsure.stopped == "no class has half of the votes"
     assert not wrong.certified and wrong.margin == -math.inf and wrong.stopped == "the vote is for another class"
+
+
+def test_a_certificate_covers_the_tolerance_on_the_radius() -> None:
+    """An adversarial example within eps · (1 + 10⁻⁶) counts as inside the ball."""
+    (votes,) = MODEL.certify(at_distance(0.8), n=2000)
+    within = votes.radius * torch.tensor([1 - 5e-7, 1 - 2e-6], dtype=torch.float64)
+    points, labels = at_distance(0.8).repeat(2, 1, 1, 1), torch.tensor([1, 1])
+    assert [c.certified for c in Smoothing(MODEL, n=2000).certify(points, labels, brinell.L2(within))] == [False, True]
+
+
+def test_a_draw_without_an_answer_votes_for_no_class() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(x), 3), torch.nan)
+
+    nothing, x = smoothed(Nothing().eval(), SIGMA), at_distance(0.1)
+    assert nothing.certify(x, n=200)[0].predicted == int(nothing.predict(x)[0]) == ABSTAIN
 
 
 def test_what_smoothing_cannot_do_is_refused() -> None:
@@ -99,6 +116,10 @@ def test_what_smoothing_cannot_do_is_refused() -> None:
         Smoothing(MODEL).certify(at_distance(0.1), torch.tensor([1]), brinell.Linf(0.1))
     with pytest.raises(InputError, match="sigma above 0"):
         smoothed(MODEL.base, 0.0)
+    with pytest.raises(ModelError, match="a model without noise of its own"):
+        smoothed(MODEL, 0.25)
+    with pytest.raises(ModelError, match="a base classifier in evaluation mode"):
+        smoothed(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(2, 2)), SIGMA).predict(at_distance(0.1))
     with pytest.raises(InputError, match="at least 1 draw"):
         MODEL.certify(at_distance(0.1), n=0)
 

@@ -20,6 +20,7 @@ from brinell.certification.branch_and_bound import (
     tightened,
 )  # fmt: skip
 from brinell.certification.interval import Ranges, Region, interval_ranges
+from brinell.certification.large.deviations import deviation_ranges
 from brinell.certification.linear_bounds import MEMORY, crown_ranges, differences, margins
 from brinell.certification.milp import exact
 from brinell.certification.network import TracedNetwork
@@ -34,6 +35,8 @@ from brinell.models.wrap import TorchClassifier
 METHODS = ("interval", "crown", "optimised", "branch-and-bound", "milp")
 DEFAULT_METHODS = ("interval", "crown", "optimised", "branch-and-bound")
 PRECISION = "float64"
+# Neurons beyond which the passes of CROWN stop before they reach the input.
+LARGE = 2**17
 NOT_POSITIVE = "the bound is not above 0"
 
 
@@ -65,10 +68,13 @@ class ProofState:
 
 @dataclass(eq=False)
 class SampleBatch:
-    """A batch under proof: the traced network, the region, true classes, states, and what later methods reuse."""
+    """A batch under proof: the traced network, the region, the model's logits, true classes, states, and what later
+    methods reuse.
+    """
 
     network: TracedNetwork
     region: Region
+    logits: Tensor
     y: Tensor
     states: list[ProofState]
     ranges: dict[int, Ranges] = field(default_factory=dict)
@@ -121,8 +127,10 @@ class Bounds:
 
     @torch.no_grad()
     def _batch(self, network: TracedNetwork, x: Tensor, y: Tensor, threat: Threat) -> list[Certificate]:
-        batch = SampleBatch(network, Region.of(x, threat), y, [ProofState() for _ in x])
-        self._require_same_logits(batch, x)
+        model = TorchClassifier(self.model) if isinstance(self.model, nn.Module) else self.model
+        logits = model.forward(x).logits.to(x.device)
+        batch = SampleBatch(network, Region.of(x, threat), logits, y, [ProofState() for _ in x])
+        _require_logits(logits, interval_ranges(network, batch.region.clean))
         for method in self.methods:
             if RUNNERS[method].whole_batch:
                 self._together(method, batch)
@@ -130,20 +138,6 @@ class Bounds:
                 self._one_by_one(method, batch)
         radii = threat.eps.tolist() if isinstance(threat.eps, Tensor) else [threat.eps] * len(x)
         return [_certificate(p, r) for p, r in zip(batch.states, radii, strict=True)]
-
-    def _require_same_logits(self, batch: SampleBatch, x: Tensor) -> None:
-        """Refuse a model whose logits are not those of the traced network, up to the rounding errors of float32."""
-        model = TorchClassifier(self.model) if isinstance(self.model, nn.Module) else self.model
-        logits = model.forward(x).logits
-        ranges = interval_ranges(batch.network, batch.region.clean)
-        lower, upper = (end[-1].to(logits.device) for end in (ranges.lower, ranges.upper))
-        known = (lower.isfinite() & upper.isfinite()).all(1)
-        for row in (known & ~((logits >= lower) & (logits <= upper)).all(1)).nonzero()[:1, 0].tolist():
-            raise ModelError(
-                expected=f"the logits of the traced network, between {_few(lower[row])} and {_few(upper[row])}",
-                got=f"{_few(logits[row])} for sample {row}",
-                remedy="Switch off TensorFloat-32 and reduced precision; after a change of the model, make new Bounds.",
-            )
 
     def _together(self, method: str, batch: SampleBatch) -> None:
         """Run a method on all open samples at once."""
@@ -183,6 +177,18 @@ def _require_samples(x: Tensor, y: Tensor, classes: int, threat: Threat) -> None
         raise InputError(expected="a threat with a radius", got=repr(threat), remedy="Write e.g. Linf('8/255').")
 
 
+def _require_logits(logits: Tensor, ranges: Ranges) -> None:
+    """Refuse a model whose logits are not those of the traced network, up to the rounding errors of float32."""
+    lower, upper = ranges.lower[-1], ranges.upper[-1]
+    known = (lower.isfinite() & upper.isfinite()).all(1)
+    for row in (known & ~((logits >= lower) & (logits <= upper)).all(1)).nonzero()[:1, 0].tolist():
+        raise ModelError(
+            expected=f"the logits of the traced network, between {_few(lower[row])} and {_few(upper[row])}",
+            got=f"{_few(logits[row])} for sample {row}",
+            remedy="Switch off TensorFloat-32 and reduced precision; after a change of the model, make new Bounds.",
+        )
+
+
 def _few(values: Tensor) -> str:
     return ", ".join(f"{v:.6g}" for v in values[:3].tolist()) + (", …" if len(values) > 3 else "")
 
@@ -200,7 +206,8 @@ def _interval(batch: SampleBatch, which: list[int], left: Callable[[], float]) -
 
 
 def _crown(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
-    _propagate(batch, which, "crown", lambda region: crown_ranges(batch.network, region, lambda: left() <= 0))
+    bounded = deviation_ranges if batch.network.neurons > LARGE else crown_ranges
+    _propagate(batch, which, "crown", lambda region: bounded(batch.network, region, lambda: left() <= 0))
     if left() <= 0:
         for i in which:
             if not batch.states[i].finished:
@@ -211,6 +218,7 @@ def _propagate(batch: SampleBatch, which: list[int], method: str, bounded: Calla
     index = torch.tensor(which, dtype=torch.long, device=batch.y.device)
     region = batch.region.rows(index)
     ranges = bounded(region)
+    _require_logits(batch.logits[index], ranges)
     lowest = margins(batch.network, ranges, region, batch.y[index], through=method == "crown")
     for row, i in enumerate(which):
         batch.states[i].add(method, float(lowest[row].min()), 1, "")

@@ -57,6 +57,11 @@ class TracedNetwork:
         """The number of values of one row in all nodes."""
         return sum(int(torch.Size(node.shape).numel()) for node in self.nodes)
 
+    @property
+    def neurons(self) -> int:
+        """The number of inputs of activation functions of one row."""
+        return sum(int(torch.Size(self.nodes[k].shape).numel()) for k in self.activations)
+
     def shapes(self, k: int) -> tuple[Shape, ...]:
         """Return the shapes of the inputs of node k."""
         return tuple(self.nodes[i].shape for i in self.nodes[k].inputs)

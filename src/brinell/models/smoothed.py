@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from brinell.core.certificate import Certificate
 from brinell.core.dataset import sample_hashes
 from brinell.core.model import Classifier, DelegatingClassifier, Output
-from brinell.core.threat import Threat
-from brinell.errors import InputError, ThreatError
+from brinell.core.threat import TOLERANCE, Threat
+from brinell.errors import InputError, ModelError, ThreatError
 from brinell.models.wrap import wrap
 from brinell.ops import rng
 from brinell.results.statistics import lower_bound, mcnemar
@@ -76,7 +76,7 @@ class Smoothed(DelegatingClassifier):
         Method: the exact two-sided binomial test of equal probabilities of the two most frequent classes, at level
         `alpha` (Cohen et al. 2019, Predict).
         """
-        _check(n, alpha)
+        self._check(n, alpha)
         votes = [self._counts(row, key, n) for row, key in zip(x, _keys(x, seed), strict=True)]
         return torch.tensor([_leader(counts, alpha) for counts in votes], dtype=torch.long, device="cpu")
 
@@ -89,13 +89,29 @@ class Smoothed(DelegatingClassifier):
         probability at level `alpha`. If p is above 1/2, the vote is the same within the radius sigma · Φ⁻¹(p), with
         probability 1 - `alpha` over the draws (Cohen et al. 2019, Certify).
         """
-        _check(min(select, n), alpha)
+        self._check(min(select, n), alpha)
         return [self._certified(row, key, select, n, alpha) for row, key in zip(x, _keys(x, seed), strict=True)]
 
     def _certified(self, x: Tensor, key: Tensor, select: int, n: int, alpha: float) -> Votes:
         chosen = int(self._counts(x, rng.fold(key, 0), select).argmax())
         p = lower_bound(int(self._counts(x, rng.fold(key, 1), n)[chosen]), n, 1 - alpha)
         return Votes(chosen, self.sigma * NormalDist().inv_cdf(p)) if p > 0.5 else Votes(ABSTAIN, 0.0)
+
+    def _check(self, n: int, alpha: float) -> None:
+        """Refuse numbers without a meaning, and a base classifier that is random itself: its draws have no key."""
+        if n < 1 or not 0 < alpha < 1:
+            raise InputError(
+                expected="at least 1 draw and alpha between 0 and 1",
+                got=f"{n} draws, alpha {alpha}",
+                remedy="Write e.g. n=10_000, alpha=0.001.",
+            )
+        module = self.base.torch_module
+        if module is not None and any(m.training for m in module.modules()):
+            raise ModelError(
+                expected="a base classifier in evaluation mode",
+                got=f"{self.base.name or type(module).__name__} in train mode",
+                remedy="Call net.eval() first.",
+            )
 
     @torch.no_grad()
     def _counts(self, x: Tensor, key: Tensor, n: int) -> Tensor:
@@ -105,7 +121,8 @@ class Smoothed(DelegatingClassifier):
             draw = torch.arange(start, start + BLOCK, device=x.device)
             noise = rng.normal(rng.fold(key.expand(BLOCK), draw), tuple(x.shape))
             logits = self.base.forward(x + self.sigma * noise).logits[: n - start]
-            counts = logits.argmax(1).bincount(minlength=logits.shape[1]).cpu()
+            # Where a logit is NaN, the draw votes for no class.
+            counts = logits.argmax(1)[~logits.isnan().any(1)].bincount(minlength=logits.shape[1]).cpu()
             total = counts if not len(total) else total + counts
         return total
 
@@ -114,7 +131,8 @@ class Smoothed(DelegatingClassifier):
 class Smoothing:
     """Certify samples of a smoothed model in L2; the method "smoothing" of `brinell.certify`.
 
-    The margin of a certificate is (radius - eps) / sigma. A certificate is wrong with probability `alpha` at most.
+    The margin of a certificate is (radius - eps) / sigma, with the tolerance on eps. A certificate is wrong with
+    probability `alpha` at most.
     """
 
     model: Smoothed
@@ -143,7 +161,8 @@ class Smoothing:
         begun, passes = time.perf_counter(), self.select + self.n
         (found,) = self.model.certify(x[None], select=self.select, n=self.n, alpha=self.alpha, seed=self.seed)
         right = found.predicted == y
-        margin = (found.radius - eps) / self.model.sigma if right else -math.inf
+        # An adversarial example within the tolerance on the radius counts as inside the ball.
+        margin = (found.radius - eps * (1 + TOLERANCE)) / self.model.sigma if right else -math.inf
         why = "" if margin > 0 else f"a radius of {found.radius:.4g}" if right else _wrong(found)
         seconds = time.perf_counter() - begun
         radius = found.radius if right else 0.0
@@ -165,6 +184,12 @@ def smoothed(net: "Classifier | nn.Module", sigma: float) -> Smoothed:
         raise InputError(
             expected="sigma above 0, for inputs in [0, 1]", got=f"{sigma}", remedy="Write e.g. sigma=0.25."
         )
+    if isinstance(net, Smoothed):
+        raise ModelError(
+            expected="a model without noise of its own",
+            got=net.name,
+            remedy="Smooth its base once: noise of s and t together has the deviation sqrt(s² + t²).",
+        )
     return Smoothed(wrap(net) if isinstance(net, nn.Module) else net, float(sigma))
 
 
@@ -181,12 +206,3 @@ def _leader(counts: Tensor, alpha: float) -> int:
 
 def _wrong(found: Votes) -> str:
     return "no class has half of the votes" if found.predicted == ABSTAIN else "the vote is for another class"
-
-
-def _check(n: int, alpha: float) -> None:
-    if n < 1 or not 0 < alpha < 1:
-        raise InputError(
-            expected="at least 1 draw and alpha between 0 and 1",
-            got=f"{n} draws, alpha {alpha}",
-            remedy="Write e.g. n=10_000, alpha=0.001.",
-        )
