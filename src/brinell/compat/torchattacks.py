@@ -243,7 +243,7 @@ class _Call:
                 continue
             x = stored[name] if stored[name].is_floating_point() else stored[name].float() / 255
             if normalize is not None:
-                mean, std = (torch.as_tensor(normalize[k], dtype=torch.float32) for k in ("mean", "std"))
+                mean, std = (torch.as_tensor(normalize[k], dtype=torch.float32, device="cpu") for k in ("mean", "std"))
                 x = (x - _channels(mean, x)) / _channels(std, x)
             stored[name] = x
         return DataLoader(TensorDataset(*(stored[name] for name in names)), batch_size, shuffle)
