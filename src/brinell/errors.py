@@ -89,6 +89,13 @@ class MissingImport(BrinellError, ImportError):  # noqa: N818
     """The error that a name of another library cannot be imported from its replacement."""
 
 
+# A build of torch for the CPU needs torchvision for the CPU.
+SAME_INDEX = (
+    "Take both from one index, for the CPU: "
+    "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+)
+
+
 def import_extra(module: str, extra: str, what: str) -> Any:
     """Return an optional dependency as a module, or raise an error that names the pip extra to install."""
     try:
@@ -97,9 +104,24 @@ def import_extra(module: str, extra: str, what: str) -> Any:
         package, lacks = (name.partition(".")[0] for name in (module, error.name or ""))
         if lacks not in ("", package):
             got, remedy = f"an installation of {package} without {lacks}, which it imports", f"pip install {lacks}."
+            remedy += f" {SAME_INDEX}" if lacks == "torchvision" else ""
         else:
             got, remedy = "an installation without it", f"pip install 'brinell[{extra}]' (in a clone '.[{extra}]')."
         raise MissingExtra(expected=what, got=got, remedy=f"Install it: {remedy}") from None
+    except RuntimeError as error:
+        if not (remedy := mismatch(error)):
+            raise
+        raise MissingExtra(expected=what, got=f"{module}, which fails: {first_line(error)}", remedy=remedy) from None
+
+
+def mismatch(error: BaseException) -> str:
+    """Return what to do about torch and torchvision of different builds if the error comes from them, else "".
+
+    >>> mismatch(RuntimeError("operator torchvision::nms does not exist"))[:52]
+    'torch and torchvision do not belong together. Take b'
+    """
+    torn = "torchvision::" in str(error)
+    return f"torch and torchvision do not belong together. {SAME_INDEX}" if torn else ""
 
 
 def check_output_paths(*paths: Path | None) -> None:

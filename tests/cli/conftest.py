@@ -106,6 +106,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "net.py").write_text(MODEL)
     (tmp_path / "helper.py").write_text("WIDTH = 3\n")
     (tmp_path / "broken.py").write_text("def make_net(:\n")
+    (tmp_path / "torn.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
     (tmp_path / "notes.txt").write_text("not data")
     problem = data.load("demo", 12)
     x, y = problem.x.numpy(), problem.y.numpy()

@@ -15,6 +15,7 @@ def test_certificates_are_added_shown_and_verified(brinell: Any, tmp_path: Path)
     found = brinell("certify", out, "--model", "demo", "--method", "crown", "--quiet").out
     run = Run.open(out)
     assert run.bracket is not None and "certified accuracy" in found and f"{run.bracket.open:,} open" in found
+    assert f"brinell verify {out} --model demo --data demo" in found and "Next:" in found
     facts = json.loads(brinell("certify", out, "--model", "demo", "--method", "crown", "--quiet", "--json").out)
     assert facts["certified_accuracy"]["k"] == run.bracket.certified.k
     checked = brinell("verify", out, "--model", "demo", "--rerun", "3").out

@@ -144,5 +144,7 @@ def test_show_says_what_the_labels_of_a_folder_mean(brinell: Any, tmp_path: Path
         Image.new("L", (4, 3)).save(tmp_path / "images" / name / "0.png")
     code, out, _ = brinell("data", "show", f"{tmp_path / 'images'},mode=L", width=100)
     assert code == 0 and "0 Tshirt, 1 bag" in out and "1 × 3 × 4" in out
+    assert brinell("data", "show", f"folder:{tmp_path / 'images'},mode=L", width=100).out == out
+    assert "no file or folder has this name" in brinell("data", "show", "nosuch", width=400).err
     code, _, err = brinell("data", "check", str(tmp_path / "images"), width=200)
     assert code == 2 and "brinell data show" in err

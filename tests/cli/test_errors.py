@@ -29,6 +29,10 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "pickled data": (("evaluate", "-m", "demo", "-d", "objects.npz", "--eps", "0.1"), "plain arrays"),
     "file of weights as model": (("evaluate", "-m", "net.pt", "-d", "demo", "--eps", "0.1"), "loads these weights"),
     "file without a function": (("evaluate", "-m", "net.py", "-d", "demo", "--eps", "0.1"), "net.py:make_net"),
+    "another function": (("evaluate", "-m", "net.py:zzz", "-d", "demo", "--eps", "0.1"), "It has make_net"),
+    "torch and torchvision of two builds": (
+        ("evaluate", "-m", "torn.py:make_net", "-d", "demo", "--eps", "0.1"), "torch torchvision --index-url",
+    ),
     "misspelt factory": (("evaluate", "-m", "net.py:make_nett", "-d", "demo", "--eps", "0.1"), "mean 'make_net'"),
     "misspelt demo": (("evaluate", "-m", "dmeo", "-d", "demo", "--eps", "0.1"), "Did you mean 'demo'?"),
     "half a name of the zoo": (

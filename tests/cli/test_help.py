@@ -40,6 +40,7 @@ def test_every_command_has_one_line_in_the_panel_of_its_purpose(brinell: Any) ->
 def test_help_fits_80_columns_and_cuts_nothing_off(name: str, brinell: Any) -> None:
     out = brinell(name, "--help", width=80).out
     assert max(map(len, out.splitlines())) <= 80
+    assert "<bool>" not in out  # flags take no value
     for function in (command_of(command) for command, *_ in COMMANDS if command == name):
         for option in inspect.signature(options.expanded(function)).parameters:
             assert f"--{option.replace('_', '-')}" in out or option in (

@@ -1,11 +1,13 @@
 """The call of torchattacks: `adv_images = PGD(model, eps, alpha, steps)(images, labels)`."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import brinell
 from brinell.compat import torchattacks
@@ -131,7 +133,7 @@ def test_methods_of_torchattacks_answer_or_name_what_to_use() -> None:
     attack.set_model_training_mode(False)
     assert attack.to("cpu") is attack and attack.device == torch.device("cpu")
     assert repr(attack).startswith("PGD(eps=0.1") and pickle.loads(pickle.dumps(attack)).eps == 0.1
-    for call, remedy in (("save", "out=FOLDER"), ("set_return_type", "uint8"), ("set_mode_targeted", "by_label")):
+    for call, remedy in (("set_return_type", "uint8"), ("set_mode_targeted", "by_label")):
         with pytest.raises(AttributeError, match=remedy):
             getattr(attack, call)
     with pytest.raises(brinell.InputError, match="eval"):
@@ -149,3 +151,25 @@ def test_transfer_keeps_the_largest_margin() -> None:
     assert ((NET(x_adv).argmax(1) != Y) | ~fooled).all()
     with pytest.raises(brinell.PlanError, match="fixed radius"):
         brinell.attacks.FMN(5)("demo", X, Y, brinell.L2(), transfer=True)
+
+
+@pytest.mark.parametrize("kind", ["float", "int"])
+def test_a_loader_is_attacked_saved_and_loaded(kind: str, tmp_path: Path, capsys: Any) -> None:
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5)
+    attack, file = torchattacks.BIM(NET, eps=0.1, alpha=0.02, steps=4), tmp_path / "x.pt"
+    told = attack.save(loader, file, return_verbose=True, save_predictions=True, save_clean_inputs=True, save_type=kind)
+    batches = list(attack.load(file, 4, load_predictions=True, load_clean_inputs=True))
+    back = [torch.cat(part) for part in zip(*batches, strict=True)]
+    x_adv, preds = attack(X, Y), NET(attack(X, Y)).argmax(1)
+    for got, wanted in zip(back, (x_adv, Y, preds, X), strict=True):
+        assert torch.allclose(got.double(), wanted.double(), atol=0.5 / 255 if kind == "int" else 0)
+    wrong = preds != Y
+    assert told[:2] == pytest.approx(
+        (100 * float((~wrong).double().mean()), float((x_adv - X).flatten(1)[wrong].norm(dim=1).mean()))
+    )
+    assert f"Robust Accuracy: {told[0]:.2f} %" in capsys.readouterr().out
+    scaled = next(iter(attack.load(file, N, normalize={"mean": [0.5], "std": [0.5]})))[0]
+    assert torch.allclose(scaled, (back[0] - 0.5) / 0.5)
+    assert attack.save(loader, tmp_path / "less.pt", verbose=False) is None
+    with pytest.raises(brinell.InputError, match="save_predictions=True"):
+        attack.load(tmp_path / "less.pt", load_predictions=True)

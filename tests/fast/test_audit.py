@@ -125,7 +125,7 @@ def test_the_numbers_of_an_audit_by_hand() -> None:
     )
     # The interval of 10 of 20 is 20 points wide to each side, that of 1,000 of 2,000 only 2.2.
     assert str(replace(a, survivors=1_000, n=2_000, rest=996)).endswith(
-        ": too few for a useful bound (at most 526 more, 95 %)"
+        ": a spot check, which alone would leave at most 526 open (95 %)"
     )
 
 

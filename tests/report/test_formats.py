@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -50,6 +51,8 @@ def test_latex_has_the_numbers_of_the_run(run: Run, make: Callable[..., Run], im
     assert made.count(r"\begin{tabular}") == made.count(r"\end{tabular}") == 4  # both Runs, their stages, the pair
     assert r"a\_b \& 50 \%" in made
     assert made.count(r"\caption{") == made.count(r"\label{tab:") == 4
+    tags = re.findall(r"\\label\{(tab:[\w.-]+)\}", made + text([run], "latex") + text([other], "tex", label="mine"))
+    assert len(set(tags)) == len(tags) == 8 and {"tab:robust-mine", "tab:stages-mine"} <= set(tags)
     p = run.robust_accuracy
     assert rf"& ${100 * p.value:.1f}\ [{100 * p.low:.1f}, {100 * p.high:.1f}]$ &" in made
     assert run.to_latex().count(r"$\varepsilon = ") == 2

@@ -84,7 +84,7 @@ def test_an_audit_of_another_size_is_no_other_plan(audit: float, tmp_path: Path)
 
 
 def test_samples_with_names_that_single_layers_attacked_are_found_again(few: None) -> None:
-    """A layer attacks some survivors alone; verification attacks them with all layers."""
+    """A layer attacks some survivors alone; so does verification, unless it is asked for the full plan."""
     data = Problem(X, Y, ids=[f"picture-{i}.png" for i in range(N)], name="pictures")
     run = evaluate(NET, data, Linf(0.05), "fast", escalate=False, progress=False)
     attacked = run.rows()["attack"].to_pylist()
@@ -92,6 +92,12 @@ def test_samples_with_names_that_single_layers_attacked_are_found_again(few: Non
     found = verify(run, NET, data, rerun=len(run.survivors()))
     assert found.ok and found.again is not None
     assert found.again.alike == found.again.ran > 0
+    # All survivors, and some of the checks that a Run counts besides: no pass more than those of the Run.
+    assert 0 < found.again.passes <= found.again.run_passes
+    assert "of those of the Run" in str(found)
+    deeper = verify(run, NET, data, rerun=2, full_plan=True).again
+    assert deeper is not None and deeper.audited == deeper.ran == deeper.alike == 2
+    assert deeper.passes > found.again.passes
 
 
 class Rounds(nn.Module):

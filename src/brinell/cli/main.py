@@ -16,6 +16,7 @@ from rich.text import Text
 
 from brinell import __version__
 from brinell.cli._shared import completion
+from brinell.cli._shared.missing import Command, Group
 from brinell.errors import BrinellError, printable
 from brinell.storage import storage_error
 
@@ -77,6 +78,7 @@ def program(*called: str) -> typer.Typer:
     """Return the program with the commands `called`; all other commands have only a line in the help."""
     app = typer.Typer(
         name="brinell",
+        cls=Group,
         help="Measure how hard a classifier is to break.",
         epilog="Start with brinell demo. Every command has its own help: brinell evaluate --help.",
         no_args_is_help=True,
@@ -87,12 +89,14 @@ def program(*called: str) -> typer.Typer:
     for name, panel, line in (*COMMANDS, *GROUPS):
         if name not in called:
             app.command(name, rich_help_panel=panel, short_help=line)(_line_only)
-        elif isinstance(found := command_of(name), typer.Typer):
+            continue
+        from brinell.cli._shared.panels import grouped
+
+        if isinstance(found := command_of(name), typer.Typer):
+            for command in found.registered_commands:
+                command.cls = Command
             app.add_typer(found, name=name, rich_help_panel=panel, short_help=line)
         else:
-            from brinell.cli._shared.missing import Command
-            from brinell.cli._shared.panels import grouped
-
             app.command(name, cls=Command, rich_help_panel=panel, short_help=line)(grouped(found))
     return app
 

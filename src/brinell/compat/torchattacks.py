@@ -1,27 +1,32 @@
 """Attacks under the names of torchattacks: `from brinell.compat import torchattacks`."""
 
-from collections.abc import Callable, Sequence
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from brinell import attacks as ours
 from brinell.compat.autoattack import AutoAttack as _Ensemble
 from brinell.compat.functions import Function, as_classifier, predictions, refuse_unless
 from brinell.compat.missing import refuse_name
+from brinell.compat.transcript import Log
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
 from brinell.core.threat import Threat, parse_eps, threat
-from brinell.errors import InputError, did_you_mean
+from brinell.errors import InputError, did_you_mean, one_of
 from brinell.models.wrap import wrap
 from brinell.ops import rng
+from brinell.storage import write_atomic
 
 # What attacks of torchattacks have and those here have not, by what to use.
 METHODS = {
-    "save": "brinell.evaluate(model, data, threat, plan, out=FOLDER): a Run holds every adversarial",
-    "load": "brinell.Run.open(FOLDER).adversarials()",
     "set_return_type": "(adv_images * 255).round().to(torch.uint8), and test the model on these images again",
     "get_return_type": "adv_images.dtype: images are returned as floats",
     "set_training_mode": "net.eval(): attacks see the model that is used",
@@ -33,6 +38,7 @@ IN_NAME = {
     "CW": "CW is for L2; leave norm out.",
     "DeepFool": "DeepFool is for L2; leave norm out.",
 }
+SAVED = ("float", "int")
 DEFAULT, BY_LABEL, LEAST, BY_RANDOM = "default", "targeted(label)", "targeted(least-likely)", "targeted(random)"
 
 
@@ -186,6 +192,61 @@ class _Call:
         return torch.where((x_adv != x).flatten(1).any(1).view(-1, *[1] * (x.ndim - 1)), back, images)
 
     forward = __call__
+
+    def save(
+        self, data_loader: Iterable[tuple[Tensor, Tensor]], save_path: str | os.PathLike[str] | None = None,
+        verbose: bool = True, return_verbose: bool = False, save_predictions: bool = False,
+        save_clean_inputs: bool = False, save_type: str = "float",
+    ) -> tuple[float, float, float] | None:  # fmt: skip
+        """Attack every batch of a loader and store the images, in [0, 1], and the labels in a file for `torch.load`.
+
+        Print, and return if `return_verbose`, the robust accuracy in per cent, the mean L2 distance of the images that
+        fool the model, and the seconds of a batch.
+        """
+        one_of("a save_type", save_type, SAVED)
+        parts: dict[str, list[Tensor]] = {"adv_inputs": [], "labels": [], "preds": [], "clean_inputs": []}
+        begun, classifier = time.perf_counter(), as_classifier(self._classifier())
+        for images, labels in data_loader:
+            x_adv, x = self._plain(self(images, labels)).cpu(), self._plain(images).cpu()
+            batch = x_adv, labels.cpu(), predictions(classifier, x_adv), x
+            for part, values in zip(parts.values(), batch, strict=True):
+                part.append(values)
+        seconds = (time.perf_counter() - begun) / max(len(parts["labels"]), 1)
+        made = {name: torch.cat(values) for name, values in parts.items()}
+        wrong = made["preds"] != made["labels"]
+        moved = (made["adv_inputs"] - made["clean_inputs"]).double().flatten(1)[wrong].norm(dim=1)
+        accuracy, l2 = 100 * (1 - float(wrong.double().mean())), float(moved.mean())
+        if save_path is not None:
+            kept = {"preds": save_predictions, "clean_inputs": save_clean_inputs}
+            stored = {name: values for name, values in made.items() if kept.get(name, True)}
+            for name in ("adv_inputs", "clean_inputs") if save_type == "int" else ():
+                stored |= {name: (stored[name] * 255).round().to(torch.uint8)} if name in stored else {}
+            data = io.BytesIO()
+            torch.save({**stored, "save_type": save_type}, data)
+            write_atomic(Path(save_path), data.getvalue())
+        Log(verbose, None)(f"Robust Accuracy: {accuracy:.2f} %, L2: {l2:.5f}, {seconds:.3f} s/batch")
+        return (accuracy, l2, seconds) if return_verbose else None
+
+    def load(
+        self, load_path: str | os.PathLike[str], batch_size: int = 128, shuffle: bool = False,
+        normalize: dict[str, Sequence[float]] | None = None, load_predictions: bool = False,
+        load_clean_inputs: bool = False,
+    ) -> DataLoader[tuple[Tensor, ...]]:  # fmt: skip
+        """Return a loader of what `save` stored: images, labels, then predictions and clean images if asked for."""
+        names = ["adv_inputs", "labels", *["preds"] * load_predictions, *["clean_inputs"] * load_clean_inputs]
+        stored = torch.load(load_path, map_location="cpu", weights_only=True)
+        for name in names:
+            remedy = "Save with save_predictions=True, save_clean_inputs=True."
+            refuse_unless(name in stored, f"{name} in the file", ", ".join(map(str, stored)), remedy)
+        for name in names:
+            if name not in ("adv_inputs", "clean_inputs"):
+                continue
+            x = stored[name] if stored[name].is_floating_point() else stored[name].float() / 255
+            if normalize is not None:
+                mean, std = (torch.as_tensor(normalize[k], dtype=torch.float32, device="cpu") for k in ("mean", "std"))
+                x = (x - _channels(mean, x)) / _channels(std, x)
+            stored[name] = x
+        return DataLoader(TensorDataset(*(stored[name] for name in names)), batch_size, shuffle)
 
 
 def _channels(values: Tensor, x: Tensor) -> Tensor:

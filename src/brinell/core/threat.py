@@ -39,7 +39,7 @@ def parse_eps(eps: float | int | str) -> float:
         raise ThreatError(
             expected='eps as a number or a fraction such as "8/255"',
             got=repr(eps)[:60] + zero,
-            remedy="Write eps=0.03 or eps='8/255'.",
+            remedy="Write 0.03 or 8/255 (in Python eps=0.03 or eps='8/255').",
         ) from None
     return value
 

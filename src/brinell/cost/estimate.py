@@ -23,7 +23,7 @@ from brinell.results.format.resume import NOTHING_STORED, StoredRows
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# The cost of shorter evaluations, in seconds if no sample breaks, is not announced.
+# The cost of shorter evaluations, in seconds, is not announced, and no pilot is made if no outcome can take so long.
 MIN_ANNOUNCED = 60.0
 # On a GPU a pilot takes up to 15 s, most of it to start, and may take a twentieth of the evaluation.
 MIN_ON_GPU = 300.0
@@ -91,10 +91,12 @@ def _rest(s: PreparedEvaluation, run: Run, stored: StoredRows) -> float:
 
 
 def announce_cost(s: PreparedEvaluation, folder: Path | None, escalate: bool | None) -> None:
-    """Send the estimated cost to the listener if the evaluation may take long enough to be worth a pilot."""
+    """Send the estimated cost to the listener unless the evaluation is short."""
     if not _takes_long(s) or (not escalate and _is_finished(folder)):
         return
     cost = predict(remaining_work(s, folder, escalate))
+    if cost.seconds < MIN_ANNOUNCED:
+        return
     for text in (f"expected: {cost}", *cost.notes):
         s.context.listener(Note(text))
 

@@ -8,7 +8,7 @@ import numpy as np
 from brinell.core.attack import Requires
 from brinell.core.plan import Plan, Stage, Stages
 from brinell.cost.budget import max_queries, usual_queries
-from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial
+from brinell.cost.pilot import Flags, Ints, Numbers, Pilot, StageTrial, spread
 from brinell.evaluation.audit import in_audit
 from brinell.evaluation.context import StageContext
 from brinell.evaluation.rows import Clean
@@ -67,9 +67,14 @@ def unfinished_samples(a: RemainingWork) -> Flags:
 def attacked_by(a: RemainingWork, stage: Stage) -> Flags:
     """Return a mask of the samples that the stage attacks: all samples, or the samples that an audit draws.
 
-    Which samples are near the boundary is not known before the attack; the usual share of others stands for them.
+    Which samples are near the boundary is not known before the attack. As many as usually are stand for them, spread
+    evenly over the clean margins.
     """
-    return in_audit(a.context.seed, a.clean.chunk.ids, stage.usual_share).numpy()
+    drawn: Flags = in_audit(a.context.seed, a.clean.chunk.ids, stage.sampled_share).numpy()
+    if stage.near:
+        margins = a.clean.margin.cpu().numpy().astype(np.float64)
+        drawn[spread(margins, round((stage.usual_share - stage.sampled_share) * len(drawn)), 0.5)] = True
+    return drawn
 
 
 def _nearest(margins: Numbers, pilots: Numbers) -> Ints:

@@ -1,6 +1,7 @@
 """The pilot: attack a few samples for a short time to see how many break, how soon, and how long a query takes."""
 
 import heapq
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -204,7 +205,8 @@ def _smaller(context: StageContext, seconds: float, pace: float) -> StageContext
     block = context.oracle.block
     while block > 1 and block > most:
         block //= 2
-    plain = Oracle(context.oracle.classifier, block, precision=context.oracle.precision)
+    smaller = tuple(size for size in context.oracle.sizes if size < block)
+    plain = Oracle(context.oracle.classifier, block, precision=context.oracle.precision, sizes=smaller)
     oracle = accelerated(plain, plain.classifier.device)
     # Attacks on randomised models end at their first success here: only whether a sample breaks is needed.
     early = context.early_exit or context.draws > 1
@@ -239,7 +241,10 @@ def _batch(
         allotted = max(0.0, end - clock()) * 2 / (len(stages) - k + 1)
         trying = np.ones_like(standing) if individual else standing.copy()
         pace = before[k].pace if before else None
-        trial = _stage(context, stage, c, at, trying, clock() + allotted, clock, everyone, pace)
+        # An audit attacks few samples: small calls take less time.
+        few = math.ceil(stage.usual_share * len(everyone))
+        trying[np.flatnonzero(trying)[few:]] = False
+        trial = _stage(context, stage, c, at, trying, clock() + allotted, clock, everyone[:few], pace)
         standing &= ~trial.fell
         trials.append(trial)
     return tuple(trials)

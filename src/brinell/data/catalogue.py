@@ -16,7 +16,7 @@ from brinell.data.layouts import (
     PickledBatches,
     VersionedArrays,
 )
-from brinell.errors import PlanError, one_of
+from brinell.errors import PlanError, did_you_mean
 
 # Kar et al. 2022.
 CORRUPTIONS_3D = (
@@ -249,4 +249,7 @@ def find(name: str) -> DataSet:
     if name not in SETS and Path(name).exists():
         remedy = f"This is a file or folder of your own: brinell data show {name}."
         raise PlanError(expected="a data set that Brinell knows by name", got=repr(name), remedy=remedy)
-    return SETS[one_of("a data set", name, SETS)]
+    if name not in SETS:
+        remedy = did_you_mean(name, SETS, "Check the spelling: no file or folder has this name either.")
+        raise PlanError(expected=f"a data set among {', '.join(SETS)}", got=repr(name), remedy=remedy)
+    return SETS[name]

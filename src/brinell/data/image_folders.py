@@ -131,7 +131,8 @@ class Images(Dataset[tuple[Tensor, int]]):
             raise InputError(
                 expected=f"pictures of one size, {self._size[1]} x {self._size[0]} like the first one",
                 got=f"{x.shape[2]} x {x.shape[1]} in {self.files[i]}",
-                remedy='Pass a preprocessing that crops or resizes them, e.g. preprocessing="Res256Crop224".',
+                remedy="Pass a preprocessing that crops or resizes them: --data FOLDER,preprocessing=Res256Crop224, in "
+                'Python preprocessing="Res256Crop224".',
             )
         return x, self.labels[i]
 

@@ -5,9 +5,8 @@ import io
 import re
 from collections.abc import Callable, Sequence
 
-from brinell.errors import one_of
 from brinell.leaderboard.records import Record, ranked
-from brinell.report.text_tables import as_latex_table, as_markdown_table, latex_text, markdown_text
+from brinell.report.text_tables import as_latex_table, as_markdown_table, known_format, latex_text, markdown_text
 from brinell.results.analyses import Table
 from brinell.untrusted import csv_cells
 
@@ -38,7 +37,7 @@ def as_table(records: Sequence[Record], format: str = "md") -> str:
       archivePrefix = {arXiv},
     }
     """
-    return FORMATS[one_of("a format", format, FORMATS)](ranked(records))
+    return FORMATS[known_format(format, FORMATS)](ranked(records))
 
 
 def citation_key(record: Record) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from brinell.errors import BrinellError, ModelError, did_you_mean, first_line
+from brinell.errors import BrinellError, ModelError, did_you_mean, first_line, mismatch
 from brinell.models import zoo
 from brinell.models.adapters import from_onnx
 from brinell.models.demo import demo_net
@@ -24,7 +24,8 @@ from brinell.results.run import open_runs
 # Suffixes of weight files.
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".mat")
 ONNX = ".onnx"
-
+# How many functions of a file a message names.
+NAMED = 5
 
 DEMO = "demo"
 ZOO = "zoo:"
@@ -123,17 +124,19 @@ def _made(module: Any, factory: str, where: str, folder: Path | None = None) -> 
     """Return what the function `factory` of a module returns, or the model of that name; `where` names the module."""
     made = getattr(module, factory, None)
     if made is None:
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        values = {name: v for name, v in vars(module).items() if callable(v) and not name.startswith("_")}
+        names = list(values)
+        own = [n for n, v in values.items() if getattr(v, "__module__", "") == module.__name__][:NAMED]
         raise ModelError(
             expected=f"a function {factory} in {where}",
             got="no such function",
-            remedy=did_you_mean(factory, names),
+            remedy=did_you_mean(factory, names, f"It has {', '.join(own)}." if own else "Check the spelling."),
         )
     if not callable(made) or isinstance(made, nn.Module):
         return made
     name = where.removesuffix(".py")
     call = f"python -c 'import {name}; {name}.{factory}()'"
-    call = call if folder is None else f"cd {folder} && {call}"
+    call = call if folder in (None, Path()) else f"cd {folder} && {call}"
     with _users_code(where, f"a function {factory} that needs no arguments and returns a model", call):
         return made()
 
@@ -194,7 +197,7 @@ def _users_code(where: str, expected: str, call: str) -> Iterator[None]:
         raise ModelError(
             expected=expected,
             got=f"{type(error).__name__} in {where}: {first_line(error)}",
-            remedy=f"To see the traceback, run: {call}",
+            remedy=mismatch(error) or f"To see the traceback, run: {call}",
         ) from error
 
 

@@ -103,9 +103,12 @@ def as_markdown(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, *(["", "**Paired differences**", "", *compared] if compared else [])]) + "\n"
 
 
-def as_latex(runs: Sequence[Run]) -> str:
-    """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences."""
-    return runs_as_latex(runs, pairs(runs))
+def as_latex(runs: Sequence[Run], label: str | None = None) -> str:
+    """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and paired differences.
+
+    Their labels end in `label`, by default in models, data, threats and plans.
+    """
+    return runs_as_latex(runs, pairs(runs), label)
 
 
 def _bracketed(runs: Sequence[Run]) -> tuple[str, ...]:

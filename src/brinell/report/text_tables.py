@@ -1,9 +1,10 @@
 """Tables as Markdown and LaTeX text, and Runs as LaTeX tables for a paper, with captions and numbers in math mode."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from brinell.errors import one_of
 from brinell.report.paper_text import labels
 from brinell.results import CLEAN, Comparison, Proportion, Run
 from brinell.results.analyses import Cell, Table
@@ -18,8 +19,19 @@ LATEX = {
     ">": r"$>$", "|": r"$|$",
 }  # fmt: skip
 NORMS = {"Linf": r"$\ell_\infty$", "L2": r"$\ell_2$", "L1": r"$\ell_1$", "L0": r"$\ell_0$"}
+# Other names that people give to formats.
+ALIASES = {"latex": "tex", "markdown": "md"}
 HEAD = "% Needs \\usepackage{booktabs}.\n"
 INTERVALS = r"accuracy in \%, with 95\,\% Wilson intervals"
+
+
+def known_format(name: str, known: Iterable[str]) -> str:
+    """Return the name of a format, which may be an alias; raise a PlanError for an unknown one.
+
+    >>> known_format("latex", ["md", "tex"])
+    'tex'
+    """
+    return one_of("a format", ALIASES.get(name, name), known)
 
 
 def latex_text(text: str) -> str:
@@ -89,20 +101,46 @@ def _cell(value: Cell) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def runs_as_latex(runs: Sequence[Run], pairs: Sequence[tuple[int, int, Comparison | str]]) -> str:
-    """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and the paired differences."""
-    names = labels(list(runs))
-    tables = [_accuracies(runs, names)]
-    tables += [_stages(run, name, f"stages-{i + 1}") for i, (run, name) in enumerate(zip(runs, names, strict=True))]
+def runs_as_latex(
+    runs: Sequence[Run], pairs: Sequence[tuple[int, int, Comparison | str]], label: str | None = None
+) -> str:
+    """Return LaTeX tables: accuracies of all Runs, accuracies after every attack, and the paired differences.
+
+    Their labels end in `label`, by default in models, data, threats and plans, so that tables of several reports fit
+    into one paper.
+    """
+    names, key = labels(list(runs)), latex_key(runs) if label is None else label
+    numbers = [""] if len(runs) == 1 else [f"-{i + 1}" for i in range(len(runs))]
+    tables = [_accuracies(runs, names, f"robust-{key}")]
+    tables += [
+        _stages(*each) for each in zip(runs, names, (f"stages-{key}{number}" for number in numbers), strict=True)
+    ]
     for i, j, c in pairs:
         if isinstance(c, Comparison):
-            tables.append(_comparison(replace(c, name_a=names[i], name_b=names[j]), f"paired-{i + 1}-{j + 1}"))
+            named = replace(c, name_a=names[i], name_b=names[j])
+            tables.append(_comparison(named, f"paired-{key}{numbers[i]}{numbers[j]}"))
     return HEAD + "\n".join(tables)
 
 
-def comparison_as_latex(c: Comparison) -> str:
-    """Return the comparison of two Runs as a LaTeX table."""
-    return HEAD + _comparison(c, "paired")
+def latex_key(runs: Sequence[Run]) -> str:
+    """Return models, data, threats and plans of Runs as the end of a LaTeX label.
+
+    >>> latex_key([Run.open("tests/results/golden_run_v1")])
+    'golden-synthetic-linf-8-255-custom'
+    """
+    columns: list[list[str]] = [[], [], [], []]
+    for run in runs:
+        i, norm = run.identity, str(run.identity.threat.norm).lower()
+        size = "" if i.threat.eps is None else f"-{eps_text(i.threat.eps)}"
+        for column, part in zip(columns, (i.model.name, i.data.name, f"{norm}{size}", i.plan.name), strict=True):
+            column.append(re.sub(r"[^\w.]+", "-", part or "", flags=re.ASCII).strip("-"))
+    return "-".join(part for column in columns for part in dict.fromkeys(column) if part)
+
+
+def comparison_as_latex(c: Comparison, label: str | None = None) -> str:
+    """Return the comparison of two Runs as a LaTeX table; its label ends in `label`, by default in both names."""
+    names = (re.sub(r"[^\w.]+", "-", name, flags=re.ASCII).strip("-") for name in (c.name_a, c.name_b))
+    return HEAD + _comparison(c, f"paired-{'-'.join(names) if label is None else label}")
 
 
 def latex_share(p: Proportion | None) -> str:
@@ -128,7 +166,7 @@ def latex_threat(run: Run) -> str:
     return f"{name}, " + (rf"$\varepsilon = {size}$" if size[0].isdigit() else latex_text(size))
 
 
-def _accuracies(runs: Sequence[Run], names: Sequence[str]) -> str:
+def _accuracies(runs: Sequence[Run], names: Sequence[str], label: str) -> str:
     """Return the table of all Runs; what is the same for all of them is said once, in the caption."""
     about = {
         "threat": [latex_threat(run) for run in runs],
@@ -146,7 +184,7 @@ def _accuracies(runs: Sequence[Run], names: Sequence[str]) -> str:
     shown["robust"] = [latex_share(run.robust_accuracy) for run in runs]
     shown["verdict"] = [run.verdict.level for run in runs]
     caption = f"Clean and robust {INTERVALS}: {', '.join(same)}." if same else f"Clean and robust {INTERVALS}."
-    return _float(list(shown), list(zip(*shown.values(), strict=True)), caption, "robust")
+    return _float(list(shown), list(zip(*shown.values(), strict=True)), caption, label)
 
 
 def _stages(run: Run, name: str, label: str) -> str:

@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from brinell.errors import InputError, one_of
+from brinell.errors import InputError
 from brinell.report.document import document
 from brinell.report.examples import SampleSource
 from brinell.report.formats import as_csv, as_json, as_junit, as_latex, as_markdown
 from brinell.report.model_card import as_model_card
+from brinell.report.text_tables import known_format
 from brinell.results import Run
 from brinell.storage import write_output
 
@@ -31,17 +32,19 @@ def text(
     title: str = "",
     fail_under: float | None = None,
     require: str | None = None,
+    label: str | None = None,
 ) -> str:
     """Return the report of one or several Runs as text in the format html, md, tex, json, csv, model-card or junit.
 
-    `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`.
+    `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`. The labels
+    of LaTeX tables end in `label`, by default in models, data, threats and plans.
 
     >>> text([Run.open("tests/results/golden_run_v1")], "md").splitlines()[0]
     '| run | threat | plan | clean accuracy | robust accuracy | verdict |'
     """
     if not runs:
         raise InputError(expected="at least one Run", got="none", remedy="Pass a Run or its folder.")
-    one_of("a format", format, FORMATS)
+    format = known_format(format, FORMATS)
     if problem is not None and not isinstance(problem, SampleSource):
         raise InputError(
             expected="the data of the Runs as a Problem",
@@ -50,6 +53,8 @@ def text(
         )
     if format == "html":
         return document(runs, problem, classes, title)
+    if format == "tex":
+        return as_latex(runs, label)
     return as_junit(runs, fail_under, require) if format == "junit" else PLAIN[format](runs)
 
 

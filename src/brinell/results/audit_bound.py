@@ -86,7 +86,7 @@ class Audit:
             return f"{head}; then it attacked all others"
         most = f"at most {self.missed:,} more"
         if self._uninformative:
-            return f"{head}: too few for a useful bound ({most}, 95 %)"
+            return f"{head}: a spot check, which alone would leave {most.replace(' more', '')} open (95 %)"
         return f"{head}: it would break {most} ({100 * self.bound:.1f} points, 95 %)"
 
 

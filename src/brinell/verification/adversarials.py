@@ -79,7 +79,9 @@ class Verification(VerificationFindings):
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
         if n:
             text += f"; {n} sample{'s' * (n > 1)} failed: {self.first_failures()}{' …' if n > 5 else ''}"
-        return self.described(text if self.again is None else f"{text}; {self.again}")
+        if self.again is None:
+            return self.described(text)
+        return "\n".join(filter(None, [self.described(f"{text}; {self.again}"), self.again.reasons]))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-compatible data, for scripts."""

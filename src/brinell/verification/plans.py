@@ -1,7 +1,7 @@
 """Read the plan of a Run from its stored stages, and compare it with the built-in plans; a name proves nothing."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -226,12 +226,11 @@ def other_plan(run: Run, threat: Threat, oracle: Oracle, data: Problem) -> Itera
         yield note("plan", f"The plan {stored.name} has the stages of the built-in plan {known.name}.")
 
 
-def with_whole_audit(plan: Plan, threat: Threat) -> Plan:
-    """Return the plan with an audit that attacks every survivor: outcomes are those of a smaller audit."""
+def with_audit_of(plan: Plan, threat: Threat, names: Collection[str]) -> Plan:
+    """Return the plan with only the stages of its audit in `names`, which attack every survivor.
+
+    Outcomes are those of a smaller audit.
+    """
     stages = plan.stages_for(threat)
-    return replace(plan, stages=tuple(replace(s, share=1.0) if s.is_audit else s for s in stages))
-
-
-def without_audit(plan: Plan, threat: Threat) -> Plan:
-    """Return the plan without its audit."""
-    return replace(plan, stages=tuple(s for s in plan.stages_for(threat) if not s.is_audit))
+    kept = (replace(s, share=1.0) if s.is_audit else s for s in stages if not s.is_audit or s.name in names)
+    return replace(plan, stages=tuple(kept))

@@ -1,7 +1,7 @@
 """Attack random survivors of a Run again: an attack alone can show that a sample counted as robust is not."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 from brinell.results.layers import left_of_margins
 from brinell.results.row_queries import INCIDENTAL
 from brinell.results.statistics import mcnemar
-from brinell.verification.plans import overspent, plan_to_repeat, with_whole_audit, without_audit
+from brinell.verification.plans import overspent, plan_to_repeat, with_audit_of
 from brinell.verification.provenance import samples_of
 from brinell.verification.randomised import broken_again
 from brinell.verification.result import failures, note, objection
@@ -96,14 +96,14 @@ def run_again(
         message = "No sample counts as robust, so none was run again."
         return Again(Rerun(len(population), 0, seed=sampling.seed), (*findings, note("run again", message)), NONE)
     with tempfile.TemporaryDirectory(prefix="brinell-again-") as folder:
-        attacked = sorted({*ids, *broken})
-        place, audited = Path(folder), _audited(run)
-        again = _evaluated(run, oracle.classifier, data, threat, plan, attacked, audited, place, progress)
-        near = _near(run, again, set(ids) - audited)
-        again += _evaluated(run, oracle.classifier, data, threat, plan, near, set(near), place / "near", progress)
+        place, made = Path(folder), _layers_of(run, plan, threat, {*ids, *broken}, sampling)
+        again = _evaluated(run, oracle.classifier, data, threat, plan, made, place, progress)
+        near = _left_out(run, again, plan, threat, made)
+        again += _evaluated(run, oracle.classifier, data, threat, plan, near, place / "near", progress)
         rows = pa.concat_tables([part.rows() for part in again])
         x = [part.adversarials() for part in again]
         randomised = any(_noisy(part.findings, plan) for part in again)
+        passes = sum(part.cost.forwards + part.cost.backwards for part in again)
     weaker = _weaker(run, rows, ids, threat)
     findings += _randomised(run, rows, ids) if randomised else failures(weaker)
     if _precision(run, oracle.classifier) == (run.identity.precision or FLOAT32):
@@ -115,8 +115,11 @@ def run_again(
     if alike < len(ids) and not randomised:
         message = f"{len(ids) - alike} of {len(ids)} samples gave other rows when run again, bit for bit: they were "
         findings.append(note("other rows", f"{message}computed on other hardware, or not by this evaluation."))
-    counts = (len(population), len(ids), len(weaker), alike)
-    result = Rerun(*counts, sampling.seed, sampling.confidence, what, randomised)
+    result = Rerun(
+        len(population), len(ids), len(weaker), alike, sampling.seed, sampling.confidence, what, randomised,
+        audited=sum(bool(made[i]) for i in ids), near=len(near), broken=len(broken),
+        passes=passes, run_passes=run.cost.forwards + run.cost.backwards,
+    )  # fmt: skip
     return Again(result, tuple(findings), joined(x))
 
 
@@ -162,8 +165,9 @@ def _by_others(run: Run, rows: pa.Table, broken: Sequence[int], model: Classifie
 def chosen_ids(run: Run, population: Sequence[int], sampling: RerunSample) -> list[int]:
     """Return the ids to run again, sorted, in an order by a hash of seed, Run and id that nobody can influence.
 
-    These are the first samples of the population. Unless their number is given, as large a share of the samples that an
-    audit attacked is added, and the samples with an adversarial that did not pass verification, at most as many again.
+    These are the first samples of the population. Unless their number is given, samples that the whole audit attacked
+    are added, enough to find as large a share of hidden ones among them (at least one), and the samples with an
+    adversarial that did not pass verification, at most as many again.
     """
     order = ordered(run, population, sampling.seed)
     half = half_interval(run.robust_accuracy)
@@ -178,55 +182,82 @@ def chosen_ids(run: Run, population: Sequence[int], sampling: RerunSample) -> li
     return sorted({*order[:size], *drawn[: sampling.size(len(drawn), share)], *doubtful[:size]})
 
 
+def _attacked_by(run: Run, stage: str) -> set[int]:
+    """Return the samples that a stage attacked in the Run."""
+    table = run.numbers()
+    return set(row_queries.ids_of(table)[row_queries.is_attack(table, stage)].tolist())
+
+
 def _audited(run: Run) -> set[int]:
-    """Return the samples with rows of an audit."""
-    table, names = run.numbers(), [stage.name for stage in run.identity.plan.audit_stages]
-    rows = np.asarray(pc.is_in(table["attack"], pa.array(names, pa.string())), dtype=bool)
-    return set(row_queries.ids_of(table)[rows].tolist())
+    """Return the samples that every stage of the audit attacked."""
+    attacked = [_attacked_by(run, stage.name) for stage in run.identity.plan.audit_stages]
+    return set[int].intersection(*attacked) if attacked else set()
+
+
+def _audit_names(plan: Plan, threat: Threat) -> tuple[str, ...]:
+    return tuple(stage.name for stage in plan.stages_for(threat) if stage.is_audit)
+
+
+def _layers_of(
+    run: Run, plan: Plan, threat: Threat, ids: Collection[int], sampling: RerunSample
+) -> dict[int, frozenset[str]]:
+    """Return the stages of the audit that attack each sample again: those that attacked it in the Run.
+
+    A sample that the audit broke in the Run gets all of them, until one breaks it again. So does every sample if the
+    `sampling` says so.
+    """
+    names = _audit_names(plan, threat)
+    attacked = {name: _attacked_by(run, name) for name in names}
+    fell = _fell(run.rows().filter(pc.is_in(run.rows()["attack"], pa.array(names, pa.string()))))
+    everyone = sampling.full_plan
+    return {i: frozenset(n for n in names if everyone or i in fell or i in attacked[n]) for i in ids}
 
 
 def _evaluated(
-    run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan, ids: Sequence[int],
-    audited: Collection[int], folder: Path, progress: bool | None,
+    run: Run, model: Classifier, data: Problem, threat: Threat, plan: Plan, layers: Mapping[int, frozenset[str]],
+    folder: Path, progress: bool | None,
 ) -> list[Run]:  # fmt: skip
-    """Evaluate the samples `ids` again with the Run's settings, `audited` ones with the audit, others without."""
-    has_audit = any(stage.is_audit for stage in plan.stages_for(threat))
-    parts = {
-        "audited": ([i for i in ids if i in audited], with_whole_audit),
-        "others": ([i for i in ids if i not in audited], without_audit),
-    }
+    """Evaluate samples again with the Run's settings, each with the stages of the audit that `layers` names for it."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i, names in sorted(layers.items()):
+        groups.setdefault(tuple(sorted(names)), []).append(i)
     runs = []
-    for name, (part, changed) in parts.items():
-        if part:
-            chosen = changed(plan, threat) if has_audit else plan
-            problem, index = _subset(data, part)
-            runs.append(
-                evaluate(
-                    model,
-                    problem,
-                    threat.subset(index),
-                    chosen,
-                    out=folder / name,
-                    execution=_execution(run, model),
-                    individual=run.identity.individual,
-                    progress=progress,
-                )
+    for k, (audit, ids) in enumerate(groups.items()):
+        problem, index = _subset(data, ids)
+        runs.append(
+            evaluate(
+                model,
+                problem,
+                threat.subset(index),
+                with_audit_of(plan, threat, audit),
+                out=folder / str(k),
+                execution=_execution(run, model),
+                individual=run.identity.individual,
+                progress=progress,
             )
-            runs[-1].rows()
+        )
+        runs[-1].rows()
     return runs
 
 
-def _near(run: Run, again: Sequence[Run], ids: set[int]) -> list[int]:
-    """Return the samples of `ids` that come so near the boundary here that the full plan had to attack them."""
-    near, layers = set[int](), run.layers
+def _left_out(
+    run: Run, again: Sequence[Run], plan: Plan, threat: Threat, made: Mapping[int, frozenset[str]]
+) -> dict[int, frozenset[str]]:
+    """Return the samples that come so near the boundary here that more stages had to attack them, and these stages."""
+    layers, due = run.layers, dict[int, frozenset[str]]()
     if layers is None or not layers.rings:
-        return []
+        return due
     # A Run that did not go as far as it must says so itself.
     reach = layers.reach if layers.complete else layers.rings[0].high
+    audit = [stage for stage in plan.stages_for(threat) if stage.is_audit]
+    survivors = run.survivors()
     for part in again:
-        here = np.intersect1d(row_queries.samples(part.numbers()), np.array(sorted(ids), np.int64))
-        near |= set(here[left_of_margins(part, here) < reach].tolist())
-    return sorted(near)
+        here = np.intersect1d(row_queries.samples(part.numbers()), survivors)
+        for i, left in zip(here.tolist(), left_of_margins(part, here).tolist(), strict=True):
+            names = frozenset(stage.name for stage in audit if left < max(reach, stage.near or 0.0))
+            if names - made[i]:
+                due[i] = names - made[i]
+    return due
 
 
 def _precision(run: Run, model: Classifier) -> str:

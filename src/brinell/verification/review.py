@@ -102,6 +102,7 @@ def review(
     hidden: int | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
+    full_plan: bool = False,
     progress: bool | None = False,
 ) -> Review:
     """Check submissions on the model; return the best known upper bound on its robust accuracy, and all findings.
@@ -112,9 +113,10 @@ def review(
 
     Method: every adversarial is verified again (class, float64 distance, box, finiteness). For Runs, hashes and schema
     are checked, rows are compared with manifest, model and data, clean predictions are repeated, and random survivors
-    are attacked again, as in `brinell.verify`, which explains `rerun`, `hidden` and `confidence`. `seed` and the hash
-    of the Run choose these samples. Without a seed, a random seed is drawn and returned, so that the author of a Run
-    cannot know the seed in advance. In a file of adversarials, a point that does not fool the model is no failure.
+    are attacked again, as in `brinell.verify`, which explains `rerun`, `hidden`, `confidence` and `full_plan`. `seed`
+    and the hash of the Run choose these samples. Without a seed, a random seed is drawn and returned, so that the
+    author of a Run cannot know the seed in advance. In a file of adversarials, a point that does not fool the model is
+    no failure.
     `progress=None` shows on standard error what is being done.
     Cost: one forward pass per sample and adversarial, and the plan on the samples that are attacked again.
 
@@ -126,7 +128,7 @@ def review(
     """
     if not submissions:
         raise InputError(expected="at least one submission", got="none", remedy="Pass paths of bundles, Runs or files.")
-    sampling = sampling_of(rerun, hidden, confidence, seed)
+    sampling = sampling_of(rerun, hidden, confidence, seed, full_plan)
     model = coerce.as_classifier(classifier)
     model_checks.check_train_mode(model)
     with ExitStack() as stack:

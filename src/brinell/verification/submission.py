@@ -72,7 +72,8 @@ class CheckedSubmission(VerificationFindings):
         if self.again is not None and self.rerun:
             text += f"; {self.again}; {self.alike} with identical rows"
         failed, n = self.first_failures(), len(self.failures)
-        return self.described(text, *([f"Failed: {failed}{f' … {n} in all' if n > SHOWN else ''}."] if n else []))
+        text = self.described(text, *([f"Failed: {failed}{f' … {n} in all' if n > SHOWN else ''}."] if n else []))
+        return "\n  ".join(filter(None, [text, "" if self.again is None else self.again.reasons]))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-compatible data, for scripts."""

@@ -41,6 +41,7 @@ def verify(
     hidden: int | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
+    full_plan: bool = False,
     plan: PlanLike | None = None,
     certifier: Certifier | None = None,
     progress: bool | None = False,
@@ -53,13 +54,15 @@ def verify(
     and every check of the model is repeated. Then the plan of the Run attacks `rerun` random survivors again. Without
     `rerun`, there are as many as it takes to find `hidden` broken samples that the Run counts as robust, with
     probability `confidence`. The default of `hidden` is half of the 95 % interval of the robust accuracy. `seed`
-    chooses the survivors; without it, a seed is drawn and printed. `rerun=0` attacks nothing. `plan` is only needed if
+    chooses the survivors; without it, a seed is drawn and printed. `rerun=0` attacks nothing. Each is attacked by the
+    stages that attacked it in the Run, and by those that had to: the audit of a plan like `fast` attacks few. With
+    `full_plan=True`, every stage attacks all chosen samples, which can cost more than the Run. `plan` is only needed if
     the attacks of the Run cannot be built from what it stores. Certificates must agree with the other rows, and random
     certified samples, and open ones that a search left open, are certified again, as many as find what is stated;
     `certifier` is only needed for certificates of a certifier of your own. Without a model, only rows and manifest are
     checked. A model with another fingerprint gives a note, not a failure.
     Cost: a forward pass per sample and adversarial, and the plan on the survivors that are attacked again: 13 of 50
-    for 100 samples of which half survive, 47 of 500 for 1,000, 151 of 5,000 for 10,000.
+    for 100 samples of which half survive, 47 of 500 for 1,000, 151 of 5,000 for 10,000. The result states the passes.
 
     >>> import brinell
     >>> data = brinell.data.load("demo")[:32]
@@ -67,7 +70,7 @@ def verify(
     >>> brinell.verify(run, "demo", data).ok
     True
     """
-    sampling = sampling_of(rerun, hidden, confidence, seed)
+    sampling = sampling_of(rerun, hidden, confidence, seed, full_plan)
     opened = Run.open(run)
     opened.shards.check_hashes()
     objections = all_contradictions(opened, whole=opened.finished)

@@ -2,11 +2,15 @@
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
 class Command(TyperCommand):
     """A command that checks its required options before it reads any of them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters; the help shows no type behind a flag, which takes no value."""
+        return without_types_of_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; fail if options are missing, with what they would be called."""
@@ -14,6 +18,22 @@ class Command(TyperCommand):
         if message:
             ctx.fail(message)
         return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands whose help shows no types behind flags."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        return without_types_of_flags(super().get_params(ctx))
+
+
+def without_types_of_flags(params: list[Any]) -> list[Any]:
+    """Return the parameters of a command after emptying the name of the value of every flag."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 def _missing(command: TyperCommand, ctx: Any, args: list[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from brinell.cli._shared import load, options
-from brinell.cli._shared.run_output import output_run
+from brinell.cli._shared.run_output import next_commands, output_run, print_next
 from brinell.core.certificate import Certifier
 from brinell.evaluation import coerce
 from brinell.evaluation.certificates.certifiers import SECONDS, SMOOTHING
@@ -43,3 +43,5 @@ def command(
     problem = load.data_of(opened, data, n)
     found = certify(opened, classifier, problem, method=chosen, seconds=seconds, progress=output.progress)
     output_run(found, output)
+    if not output.json:
+        print_next(next_commands(found, model, data or str(opened.identity.data.name)))

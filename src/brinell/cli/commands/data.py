@@ -15,6 +15,7 @@ from brinell.core.dataset import Problem, numbered
 from brinell.data.catalogue import DataSet, find
 from brinell.data.check import state
 from brinell.data.image_folders import LIST_DIGEST
+from brinell.data.load import FOLDER, NPZ
 from brinell.evaluation.coerce import as_problem, data_options
 
 app = typer.Typer(no_args_is_help=True, help="List, show, download and check data sets.")
@@ -63,7 +64,7 @@ def _images(s: DataSet) -> str:
 @app.command("show")
 def show(name: Source, json: options.Json = False) -> None:
     """Show a data set: its parts, its sources, and its folder in the cache; or a file or folder and its classes."""
-    if name not in data.SETS and Path(data_options(name)[0]).exists():
+    if name not in data.SETS and (name.startswith((FOLDER, NPZ)) or Path(data_options(name)[0]).exists()):
         _show_own(as_problem(name), json)
         return
     s = find(name)

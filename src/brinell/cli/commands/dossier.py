@@ -56,8 +56,15 @@ def command(
 ) -> None:
     """Write one offline, signed file that shows a notified body or a customer what was tested, found and not tested.
 
-    First: brinell dossier --new-key key.pem; brinell dossier --template > system.toml. Then fill in system.toml and
-    call brinell dossier RUN --key key.pem --system system.toml --out dossier.html --checker.
+    First make a key and an empty description of your system, and fill it in:
+
+    brinell dossier --new-key key.pem
+
+    brinell dossier --template > system.toml
+
+    Then:
+
+    brinell dossier RUN --key key.pem --system system.toml --checker
     """
     if check is not None:
         _check(check, runs or [])

@@ -7,13 +7,14 @@ import typer
 
 from brinell.cli._shared import options
 from brinell.cli._shared.terminal import print_json
-from brinell.errors import InputError, one_of
+from brinell.errors import InputError
 from brinell.leaderboard.site import build as build_site
 from brinell.leaderboard.site import serve as serve_site
 from brinell.leaderboard.site.boards import boards
 from brinell.leaderboard.site.entries import collect
 from brinell.leaderboard.tables import FORMATS, as_table
 from brinell.report import text
+from brinell.report.text_tables import known_format
 from brinell.report.write import save
 
 app = typer.Typer(no_args_is_help=True, help="Rank models: a static site, or tables for papers.")
@@ -68,7 +69,7 @@ def table(
 ) -> None:
     """Print the records of a board as a Markdown, LaTeX or CSV table, or their papers as BibTeX."""
     ending = out.suffix.lstrip(".") if out is not None and format is None else ""
-    chosen = one_of("a format", format or ending or "md", FORMATS)
+    chosen = known_format(format or ending or "md", FORMATS)
     every = boards(collect(runs or [], records, not no_published))
     found = [board for board in every if (board.dataset, board.threat) == (dataset, threat)]
     if not found:

@@ -7,8 +7,8 @@ import typer
 
 from brinell.cli._shared import load, options
 from brinell.core.dataset import Problem
-from brinell.errors import one_of
 from brinell.report.gate import check_gate, required_verdict
+from brinell.report.text_tables import known_format
 from brinell.report.write import FORMATS, format_of, save, text
 from brinell.results import Run
 from brinell.results.format.shards import NO_CHECKSUMS
@@ -28,7 +28,7 @@ def command(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="html, md, tex, json, csv, model-card or junit; default: by the ending of --out."),
+        typer.Option(help="html, md, tex (or latex), json, csv, model-card or junit; default: by the ending of --out."),
     ] = None,
     data: Annotated[
         str | None,
@@ -36,6 +36,10 @@ def command(
     ] = None,
     classes: Annotated[str | None, typer.Option(help="Names of the classes in order: cat,dog,…")] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    label: Annotated[
+        str | None,
+        typer.Option(help="End of the labels of LaTeX tables; default: models, data, threats and plans of the Runs."),
+    ] = None,
     fail_under: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +62,7 @@ def command(
     """Write a report of one or several Runs: a self-contained page, or Markdown, LaTeX, JSON, CSV or JUnit."""
     least = options.percent(fail_under, "--fail-under")
     required_verdict(least, require)
-    chosen = one_of("a format", format or (format_of(out) if out is not None else "html"), FORMATS)
+    chosen = known_format(format or (format_of(out) if out is not None else "html"), FORMATS)
     opened = [Run.open(path) for path in runs]
     for run in opened if strict else ():
         run.shards.check_hashes()
@@ -70,7 +74,7 @@ def command(
     made = text(
         opened, chosen, problem=_problem(data, opened) if chosen == "html" else None,
         classes=[name.strip() for name in classes.split(",")] if classes else (), title=title, fail_under=least,
-        require=require,
+        require=require, label=label,
     )  # fmt: skip
     if out is None and chosen != "html":
         typer.echo(made, nl=False)

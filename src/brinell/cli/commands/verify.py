@@ -44,6 +44,9 @@ def command(
     seed: Annotated[
         int | None, typer.Option(help="Seed that selects the samples to attack; default: random, and printed.")
     ] = None,
+    full_plan: Annotated[
+        bool, typer.Option("--full-plan", help="Attack them by all stages of the plan, not only by those of the Run.")
+    ] = False,
     record: Annotated[
         Path | None,
         typer.Option(help="Write the verified record of the first submission to this .json file or folder."),
@@ -56,6 +59,7 @@ def command(
         "hidden": hidden,
         "confidence": options.share(confidence, "--confidence"),
         "seed": seed,
+        "full_plan": full_plan,
     }
     alone = len(submissions) == 1 and record is None
     result: Any
