@@ -14,6 +14,7 @@ from brinell.certification.branch_and_bound import (
     ROOT_STEPS,
     STEPS,
     Searched,
+    Table,
     branch_and_bound,
     optimise,
     roots,
@@ -250,7 +251,7 @@ def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) 
         return
     net, passes = tightened(net, STEPS, lambda: left() <= 0)
     batch.reduced[i] = net
-    best, _, made = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
+    best, _, made = optimise(net, Table.of(net), net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     proved = batch.lowest[i][batch.lowest[i] > 0]
     least = min([float(best.value.min()), *proved.tolist()])
     batch.states[i].add("optimised", least, passes + made, "")
