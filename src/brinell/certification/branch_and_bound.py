@@ -18,9 +18,10 @@ from brinell.ops.rowwise import concat, take
 
 # Subproblems per batch, and subproblems kept at the same time.
 BATCH, MOST = 64, 20_000
-# Steps per subproblem, at the root and below, and the sizes of steps; a bound has as many passes as steps.
+# Steps per subproblem, at the root and below; a bound has as many passes as steps.
 ROOT_STEPS, STEPS = 40, 6
-SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.025, 0.97
+# Sizes of the steps of slopes, without and with splits, and of multipliers, and their decay.
+SIZE, WARM_SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.1, 0.05, 0.97
 # Neurons whose two children are bounded before one of them is chosen.
 CANDIDATES = 8
 # Ranges are tightened where a margin is at most this share of its bound at the root.
@@ -85,7 +86,7 @@ def optimise(
     given = None if given is None else columns(given)
     condition = None if given is None else given.to(torch.float32)
     region, push = net.region.single, torch.zeros_like(slope)
-    ascents = Adam(SIZE, slope), Adam(MULTIPLIER_SIZE, multiplier), Adam(SIZE, weight)
+    ascents = Adam(WARM_SIZE if len(split) else SIZE, slope), Adam(MULTIPLIER_SIZE, multiplier), Adam(SIZE, weight)
     best: list[Tensor] = []
     for made in range(steps + 1):
         push[split] = multiplier * signs
@@ -288,24 +289,24 @@ def _split(net: Undecided, table: Table, domains: Domains) -> Domains | None:
     lines = table.lines(net, domains).to(torch.float32)
     rows = columns(net.margins.at(domains.target)).to(torch.float32)
     slope, push = domains.slope.T.contiguous(), (domains.multiplier * domains.sign).T.contiguous()
-    now = bound(net.single, net.region.single, rows, lines, slope, push)
-    z, h = relaxed(net.single, net.region.single, now, lines, slope)[1:]
+    region = net.region.single
+    now = bound(net.single, region, rows, lines, slope, push)
+    z, h = relaxed(net.single, region, now, lines, slope)[1:]
     score = _scores(net, table, domains, now, z, h)
     if bool((score.amax(1) <= 0).any()):
         return None
-    few = min(CANDIDATES, net.count)
-    candidate = score.topk(few, 1).indices
-    index = torch.arange(len(domains), device=candidate.device).repeat_interleave(2 * few)
-    neuron = candidate.flatten().repeat_interleave(2)
-    sign = torch.tensor([1.0, -1.0], device=index.device).repeat(len(domains) * few)
-    tried = lines.split(index, neuron, sign, net.slope[:, None].float())
-    each = Rows(rows.inputs[:, index], rows.outputs[:, index], rows.constant[index], rows.slack[index])
-    value = bound(net.single, net.region.single, each, tried, slope[:, index], push[:, index]).value.view(-1, few, 2)
-    gain = value.amin(2).clamp(max=0) + 0.1 * value.amax(2).clamp(max=0)
-    gain = torch.where(score.gather(1, candidate) > 0, gain, -torch.inf)
-    chosen = candidate.gather(1, gain.argmax(1)[:, None]).repeat_interleave(2, 0)
-    children = take(domains, torch.arange(len(domains), device=index.device).repeat_interleave(2))
-    both = torch.tensor([1, -1], dtype=torch.int8, device=index.device).repeat(len(domains))[:, None]
+    candidates = score.topk(min(CANDIDATES, net.count), 1).indices
+    gains = []
+    for neuron in candidates.T:
+        slopes = torch.ones_like(now.value), net.slope[neuron].float()
+        value = torch.stack(
+            [bound(net.single, region, rows, lines.decided(neuron, s), slope, push).value for s in slopes]
+        )
+        gains.append(value.amin(0).clamp(max=0) + 0.1 * value.amax(0).clamp(max=0))
+    gain = torch.where(score.gather(1, candidates) > 0, torch.stack(gains, 1), -torch.inf)
+    chosen = candidates.gather(1, gain.argmax(1)[:, None]).repeat_interleave(2, 0)
+    children = take(domains, torch.arange(len(domains), device=chosen.device).repeat_interleave(2))
+    both = torch.tensor([1, -1], dtype=torch.int8, device=chosen.device).repeat(len(domains))[:, None]
     return replace(children, sign=children.sign.scatter(1, chosen, both))
 
 

@@ -275,7 +275,7 @@ def _decide(batch: SampleBatch, i: int, method: str, search: Callable[..., Searc
         return
 
     def misclassified(x: Tensor) -> Tensor:
-        return batch.network.values(x)[-1].argmax(1) != batch.y[i]
+        return batch.network.single.values(x)[-1].argmax(1) != batch.y[i]
 
     result = search(net, left, misclassified)
     proved = batch.lowest[i][batch.lowest[i] > 0]

@@ -98,14 +98,10 @@ class Lines(NamedTuple):
         """Return the lines in another precision."""
         return Lines(*(v.to(dtype) for v in self))
 
-    def split(self, column: Tensor, neuron: Tensor, sign: Tensor, slope: Tensor) -> "Lines":
-        """Return the lines of the subproblems `column`, in each of which one neuron has a sign more."""
-        fixed, free, above, height = (v[:, column] for v in self)
-        decided = torch.where(sign > 0, torch.ones_like(sign), slope[neuron, 0])[None]
-        at = neuron[None]
-        for v, new in ((fixed, decided), (free, 0 * decided), (above, decided), (height, 0 * decided)):
-            v.scatter_(0, at, new)
-        return Lines(fixed, free, above, height)
+    def decided(self, neuron: Tensor, slope: Tensor) -> "Lines":
+        """Return the lines where one neuron of every subproblem is linear, with these slopes."""
+        values = zip(self, (slope, 0 * slope, slope, 0 * slope), strict=True)
+        return Lines(*(v.scatter(0, neuron[None], new[None]) for v, new in values))
 
 
 @dataclass(frozen=True, eq=False)
