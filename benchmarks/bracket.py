@@ -1,16 +1,18 @@
 """Certified ≤ robust ≤ attacked: both ends for published networks, beside published numbers.
 
-Usage: python benchmarks/bracket.py [--models kw_mnist,wk17a] [--n 100] [--seconds 5] [--start 0]
+Usage: python benchmarks/bracket.py [--models kw_mnist,wk17a] [--n 100] [--seconds 5] [--start 0] [--again]
 
 BRINELL_SHARED names the folder with networks and data. Seconds are CPU seconds of one process. Every finished sample is
-one line of results/bracket.jsonl; a sample that is there is not computed again. Writes results/bracket.md, with `--n 0`
-nothing else.
+one line of results/bracket.jsonl, with its limit in seconds and the version of the code; the last line of a sample
+counts. A sample that is there is not computed again, but `--again` computes samples that another version, or a lower
+limit, left open. Writes results/bracket.md, with `--n 0` nothing else.
 """
 
 import argparse
 import gzip
 import json
 import resource
+import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -79,11 +81,31 @@ def stored() -> dict[str, dict[int, dict[str, Any]]]:
     return lines
 
 
-def run(name: str, start: int, n: int, seconds: float) -> None:
+def version() -> str:
+    """The commit of the code."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+VERSION = version()
+
+
+def is_open(row: dict[str, Any]) -> bool:
+    return row["correct"] and not (row["certified"] or row["broken"] or row["broken_by_bounds"])
+
+
+def improvable(row: dict[str, Any], seconds: float) -> bool:
+    """Whether a sample is open and was stopped by another version or a lower limit."""
+    return is_open(row) and (row.get("version") != VERSION or row["limit"] < seconds)
+
+
+def run(name: str, start: int, n: int, seconds: float, again: bool) -> None:
     """Attack and certify the samples start to start + n of one network that are not stored yet."""
     model, (x, y) = published(name), data(name)
     known = stored()[name]
-    index = [i for i in range(start, min(start + n, len(x))) if i not in known]
+    index = [
+        i for i in range(start, min(start + n, len(x))) if i not in known or (again and improvable(known[i], seconds))
+    ]
     threat = brinell.Linf(json.loads((FOLDER / "networks.json").read_text())[name]["eps"])
     for part in torch.tensor(index, dtype=torch.long).split(ATTACKED):
         if len(part):
@@ -102,7 +124,13 @@ def _attacked_and_certified(
     bounds = {b: Bounds(model, METHODS[: 2 if b else 4], seconds, time.process_time) for b in (False, True)}
     for rows in torch.arange(len(x)).split(CERTIFIED):
         lines: dict[int, dict[str, Any]] = {
-            row: {"model": name, "index": int(index[row]), "correct": bool(correct[row]), "attack_seconds": spent}
+            row: {
+                "model": name,
+                "index": int(index[row]),
+                "correct": bool(correct[row]),
+                "attack_seconds": spent,
+                "version": VERSION,
+            }
             for row in rows.tolist()
         }
         for b, certifier in bounds.items():
@@ -155,7 +183,7 @@ def table() -> str:
         standing = [r for r in right if not (r["broken"] or r["broken_by_bounds"])]
         both = sum(r["certified"] and (r["broken"] or r["broken_by_bounds"]) for r in right)
         ends = [percent(k, len(lines)) for k in (len(right), certified, fast, len(standing))]
-        open_ = sum(not r["certified"] for r in standing)
+        open_ = sum(is_open(r) for r in lines)
         out.append(f"| {name} | {len(lines):,} | {' | '.join(ends)} | {open_} | {both} | {PUBLISHED.get(name, '–')} |")
     return "\n".join(out)
 
@@ -232,8 +260,9 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for model_name in given.models.split(","):
-        run(model_name, given.start, given.n, given.seconds)
+        run(model_name, given.start, given.n, given.seconds, given.again)
     write()

@@ -10,7 +10,12 @@ from scipy.optimize import linprog
 from torch import nn
 
 from brinell.attacks import APGD, FMN
-from brinell.certification import Bounds
+from brinell.certification import Bounds, trace
+from brinell.certification.branch_and_bound import CEILING, Table, _narrowed, _split, optimise, roots
+from brinell.certification.interval import Region
+from brinell.certification.linear_bounds import crown_ranges, differences
+from brinell.certification.relaxation import System, bound, columns, relaxed
+from brinell.certification.undecided import Undecided, reduce
 from brinell.core.threat import Linf, threat
 from brinell.ops import rng
 from brinell.ops.defaults import standard_defaults
@@ -124,3 +129,76 @@ def test_a_method_alone_certifies_what_its_first_bounds_prove(method: str) -> No
     net, x = world(0, (2, 4)), torch.full((1, 2), 0.9)
     found = Bounds(net, (method,)).certify(x, net(x).argmax(1), Linf(1e-4))
     assert found[0].certified and not found[0].stopped
+
+
+NORMS = pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.4), ("L2", 0.6), ("L1", 0.9)])
+
+
+def reduced(norm: str, eps: float, n: int = 4000) -> tuple[Undecided, torch.Tensor, torch.Tensor]:
+    """A network reduced to its undecided neurons, with their inputs and the margins at n points of the region."""
+    net, x = world(3, (3, 8, 8)), torch.full((1, 3), 0.5)
+    y = net(x).argmax(1)
+    traced, region = trace(net, (3,)), Region.of(x, threat(norm, eps))
+    targets = torch.tensor([t for t in range(3) if t != y])
+    found = reduce(traced, crown_ranges(traced, region), region, differences(y, 3)[0, targets], targets)
+    directions = rng.normal(rng.keys(0, torch.arange(n)), (3,)).double()
+    wide = region.rows(torch.zeros(n, dtype=torch.long))
+    share = rng.uniform(rng.keys(1, torch.arange(n)), ()).double()[:, None]
+    points = x + share * (wide.minimiser(directions) - x)
+    z, h = torch.zeros(n, found.count).double(), torch.zeros(n, found.count).double()
+    for part in found.layers:
+        rows = found.neurons.at(part)
+        z[:, part] = points @ rows.inputs.T + h @ rows.outputs.T + rows.constant
+        h[:, part] = z[:, part].relu()
+    logits = traced.values(points)[-1]
+    return found, z, logits[:, y] - logits[:, targets]
+
+
+@NORMS
+def test_no_margin_is_below_the_bound_of_its_subproblem(norm: str, eps: float) -> None:
+    net, z, margin = reduced(norm, eps)
+    table, domains = Table.of(net), roots(net, len(net.targets))
+    seen = 0
+    for _ in range(4):
+        domains = optimise(net, table, net.margins.at(domains.target), domains, 3, goal=torch.inf)[0]
+        for target, sign, value in zip(domains.target, domains.sign, domains.value, strict=True):
+            there = (z * sign >= 0).all(1)
+            seen += int(there.any())
+            assert (margin[there, target] >= value).all()
+        domains = _split(net, table, domains)
+    assert seen >= 10
+
+
+@NORMS
+def test_tightened_ranges_hold_where_the_margin_is_at_most_its_ceiling(norm: str, eps: float) -> None:
+    net, z, margin = reduced(norm, eps)
+    table, tighter = Table.of(net), 0
+    domains = optimise(net, table, net.margins, roots(net, len(net.targets)), 10)[0]
+    ceiling = domains.value.abs() * CEILING
+    domains, table, _ = _narrowed(net, table, domains, ceiling, lambda: False)
+    for target, place in zip(domains.target, domains.place, strict=True):
+        there = z[margin[:, target] <= ceiling[target]]
+        assert len(there) and (there >= table.lower[place]).all() and (there <= table.upper[place]).all()
+        tighter += int((table.upper[place] - table.lower[place] < 0.99 * (net.upper - net.lower)).sum())
+    assert tighter >= 4
+
+
+@NORMS
+def test_the_relaxed_network_gives_the_gradient_of_the_bound(norm: str, eps: float) -> None:
+    net = reduced(norm, eps)[0]
+    system, rows = System(net.neurons, net.layers), columns(net.margins)
+    lines = Table.of(net).lines(net, roots(net, len(net.targets)))
+    choice = rng.uniform(rng.keys(2, torch.arange(net.count)), (len(net.targets),)).double()
+    push = 0.1 * choice.flip(0)
+    found = bound(system, net.region, rows, lines, choice, push)
+    z = relaxed(system, net.region, found, lines, choice)[1]
+    slopes, step = found.at.clamp(min=0) * lines.free * z, 1e-7
+    for neuron in range(net.count):
+        moved = choice.clone()
+        moved[neuron] += step
+        up = (bound(system, net.region, rows, lines, moved, push).value - found.value) / step
+        torch.testing.assert_close(up, slopes[neuron], rtol=1e-3, atol=1e-4)
+        moved = push.clone()
+        moved[neuron] += step
+        up = (bound(system, net.region, rows, lines, choice, moved).value - found.value) / step
+        torch.testing.assert_close(up, -z[neuron], rtol=1e-3, atol=1e-4)

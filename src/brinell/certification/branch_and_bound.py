@@ -1,36 +1,45 @@
 """Branch and bound on the signs of undecided neurons, with optimised slopes and multipliers of the split constraints.
 
-Reference: Wang et al. 2021 (beta-CROWN), Xu et al. 2021 (optimised slopes). Bounds are computed in float64 with slack.
+Reference: Wang et al. 2021 (beta-CROWN), Xu et al. 2021 (optimised slopes), Kotha et al. 2023 (ranges of neurons where
+a margin is not positive). Bounds are computed in float64 with slack.
 """
 
+import heapq
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from brinell.certification.undecided import Rows, Undecided
-from brinell.ops.rowwise import concat, take, where_rows
+from brinell.certification.relaxation import Bounded, Lines, Rows, bound, columns, minimiser, relaxed
+from brinell.certification.undecided import Undecided
+from brinell.ops.rowwise import concat, take
 
 # Subproblems per batch, and subproblems kept at the same time.
 BATCH, MOST = 64, 20_000
-# Steps of Adam per subproblem, at the root and below, and their sizes; a bound has as many passes as steps.
-ROOT_STEPS, STEPS = 40, 12
-SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.1, 0.97
+# Steps per subproblem, at the root and below; a bound has as many passes as steps.
+ROOT_STEPS, STEPS = 40, 6
+# Sizes of the steps of slopes, without and with splits, and of multipliers, and their decay.
+SIZE, WARM_SIZE, MULTIPLIER_SIZE, DECAY = 0.25, 0.1, 0.05, 0.97
 # Neurons whose two children are bounded before one of them is chosen.
-CANDIDATES = 6
+CANDIDATES = 8
+# Ranges are tightened where a margin is at most this share of its bound at the root.
+CEILING = 1e-3
 TINY = 1e-8
 # From the minimisers of bounds and the positions of their margins to points to try, and which are misclassified.
-# A bound's value, and the slopes and multipliers that give it.
-Choice = tuple[Tensor, Tensor, Tensor]
 Candidates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """Subproblems, one per row: the margin, the signs of split neurons (0: not split), slopes, multipliers, bound."""
+    """Subproblems, one per row: the margin, the row of its ranges, signs of split neurons, slopes, multipliers, bound.
+
+    A sign of 0 means that the neuron is not split.
+    """
 
     target: Tensor
+    place: Tensor
     sign: Tensor
     slope: Tensor
     multiplier: Tensor
@@ -41,78 +50,73 @@ class Domains:
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded:
-    """Lower bounds of a batch, their coefficients on the input, and those on the output of every neuron."""
+class Table:
+    """Ranges of all undecided neurons, one row per set of ranges."""
 
-    value: Tensor
-    at_input: Tensor
-    at: Tensor
+    lower: Tensor
+    upper: Tensor
 
+    @classmethod
+    def of(cls, net: Undecided) -> "Table":
+        """Return the ranges of a network as the only row."""
+        return cls(net.lower[None], net.upper[None])
 
-def bound(
-    net: Undecided, rows: Rows, sign: Tensor, slope: Tensor, multiplier: Tensor, layers: int | None = None
-) -> Bounded:
-    """Return lower bounds on `rows`, one per row, where every neuron has the given sign, slope and multiplier.
-
-    `layers` limits the neurons to the first layers.
-    """
-    lower = torch.where(sign > 0, net.lower.clamp(min=0), net.lower)
-    upper = torch.where(sign < 0, net.upper.clamp(max=0), net.upper)
-    lines = _lines(net, lower, upper, slope)
-    total, at_input, at = rows.constant - rows.slack, rows.inputs, rows.outputs
-    push = multiplier * sign
-    for part in reversed(net.layers[:layers]):
-        a, neurons, earlier = at[:, part], net.neurons.at(part), part.start
-        positive, negative = a.clamp(min=0), a.clamp(max=0)
-        total = total + (negative * lines[2][:, part]).sum(1)
-        a = positive * lines[0][:, part] + negative * lines[1][:, part] - push[:, part]
-        total = total + a @ neurons.constant - a.abs() @ neurons.slack
-        at_input = at_input + a @ neurons.inputs
-        if earlier:
-            at = torch.cat([at[:, :earlier] + a @ neurons.outputs[:, :earlier], at[:, earlier:]], 1)
-    shape = net.region.x0.shape[1:]
-    return Bounded(total + net.region.least(at_input.view(1, -1, *shape))[0], at_input, at)
-
-
-def _lines(net: Undecided, lower: Tensor, upper: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the slopes below and above, and the heights above, of every neuron in every subproblem."""
-    unstable = (lower < 0) & (upper > 0)
-    fixed = torch.where(lower >= 0, 1.0, net.slope)
-    chord = torch.where(unstable, (upper - net.slope * lower) / torch.where(unstable, upper - lower, 1.0), fixed)
-    below = torch.where(unstable, net.slope + (1 - net.slope) * slope, fixed)
-    return below, chord, torch.where(unstable, upper * (1 - chord), 0.0)
+    def lines(self, net: Undecided, domains: Domains) -> Lines:
+        """Return the lines of subproblems."""
+        lower, upper, sign = self.lower[domains.place], self.upper[domains.place], domains.sign
+        lower, upper = lower * (sign <= 0), upper * (sign >= 0)
+        return Lines.between(lower.T.contiguous(), upper.T.contiguous(), net.slope[:, None])
 
 
 def optimise(
-    net: Undecided, rows: Rows, domains: Domains, steps: int, layers: int | None = None, goal: float = 0.0
-) -> tuple[Domains, Bounded, int]:
+    net: Undecided, table: Table, rows: Rows, domains: Domains, steps: int, layers: int | None = None,
+    goal: float = 0.0, given: Rows | None = None,
+) -> tuple[Domains, Bounded, int]:  # fmt: skip
     """Improve slopes and multipliers by steps of Adam; return the best of each subproblem and the number of passes.
 
     Stops when every bound exceeds `goal`. The steps are made in float32: any slopes are sound. The bounds returned are
-    those of float64.
+    those of float64. `given` are functions, one per row, and the bounds hold where they are not positive.
     """
-    first = bound(net, rows, domains.sign, domains.slope, domains.multiplier, layers)
-    kept = replace(domains, value=torch.maximum(first.value, domains.value))
-    if not net.count or bool((kept.value > goal).all()):
-        return kept, first, 1
-    single = net.single, rows.to(torch.float32), domains.sign.float()
-    value, slope, multiplier = first.value.float(), domains.slope.float(), domains.multiplier.float()
-    adam = Adam(SIZE, slope), Adam(SIZE * MULTIPLIER_SIZE, multiplier)
-    best, made = (value, slope, multiplier), 1
-    while made <= steps and not bool((best[0] > goal).all()):
-        with torch.enable_grad():
-            free = slope.detach().requires_grad_(), multiplier.detach().requires_grad_()
-            value = bound(*single, *free, layers).value
-            grads = torch.autograd.grad(value.sum(), free, allow_unused=True)
-        best, made = _better(best, (value.detach(), slope, multiplier)), made + 1
-        slope = adam[0].step(slope, grads[0]).clamp(0, 1)
-        multiplier = adam[1].step(multiplier, grads[1]).clamp(min=0)
-    value = bound(*single, slope, multiplier, layers).value
-    best = _better(best, (value, slope, multiplier))
-    last = bound(net, rows, domains.sign, best[1].double(), best[2].double(), layers)
-    found = replace(domains, slope=best[1].double(), multiplier=best[2].double(), value=last.value)
-    up = last.value > kept.value
-    return where_rows(up, found, kept), where_rows(up, last, first), made + 2
+    exact, rows = table.lines(net, domains), columns(rows)
+    lines, single = exact.to(torch.float32), rows.to(torch.float32)
+    slope, sign = domains.slope.T.contiguous(), domains.sign.T
+    split = (sign != 0).any(1).nonzero()[:, 0]
+    signs, multiplier = sign[split].float(), domains.multiplier.T[split]
+    weight = torch.zeros_like(single.constant)
+    given = None if given is None else columns(given)
+    condition = None if given is None else given.to(torch.float32)
+    region, push = net.region.single, torch.zeros_like(slope)
+    ascents = Adam(WARM_SIZE if len(split) else SIZE, slope), Adam(MULTIPLIER_SIZE, multiplier), Adam(SIZE, weight)
+    best: list[Tensor] = []
+    for made in range(steps + 1):
+        push[split] = multiplier * signs
+        both = single if condition is None else _sum(single, condition, weight)
+        found = bound(net.single, region, both, lines, slope, push, layers)
+        now = [found.value, slope, multiplier, weight]
+        best = _better(best, now) if best else [v.clone() for v in now]
+        if made == steps or bool((best[0] > goal).all()):
+            break
+        x, z, h = relaxed(net.single, region, found, lines, slope, layers)
+        ascents[0].step(slope, found.at.clamp(min=0) * lines.free * z).clamp_(0, 1)
+        if len(split):
+            ascents[1].step(multiplier, -signs * z[split]).clamp_(min=0)
+        if condition is not None:
+            reached = (condition.inputs * x).sum(0) + (condition.outputs * h).sum(0)
+            ascents[2].step(weight, reached + condition.constant - condition.slack).clamp_(min=0)
+    full = torch.zeros_like(slope).index_copy_(0, split, best[2])
+    push = full.double() * sign
+    both = rows if given is None else _sum(rows, given, best[3].double())
+    last = bound(net.double, net.region, both, exact, best[1].double(), push, layers)
+    value = torch.maximum(last.value, domains.value)
+    return replace(domains, slope=best[1].T, multiplier=full.T, value=value), last, made + 2
+
+
+def _sum(rows: Rows, given: Rows, weight: Tensor) -> Rows:
+    """Return the functions `rows` plus `given` times a weight, in columns."""
+    return Rows(
+        rows.inputs + given.inputs * weight, rows.outputs + given.outputs * weight,
+        rows.constant + given.constant * weight, rows.slack + given.slack * weight,
+    )  # fmt: skip
 
 
 class Adam:
@@ -122,35 +126,30 @@ class Adam:
         self.size, self.count = size, 0
         self.first, self.second = torch.zeros_like(like), torch.zeros_like(like)
 
-    def step(self, v: Tensor, grad: Tensor | None) -> Tensor:
-        """Return v after one step; without a gradient, v itself."""
-        if grad is None:
-            return v
+    def step(self, v: Tensor, grad: Tensor) -> Tensor:
+        """Move v by one step, in place, and return it."""
         self.count += 1
-        self.first = 0.9 * self.first + 0.1 * grad
-        self.second = 0.999 * self.second + 0.001 * grad.square()
-        scale = (self.second / (1 - 0.999**self.count)).sqrt() + TINY
-        moved = v + self.size * self.first / (1 - 0.9**self.count) / scale
+        self.first.lerp_(grad, 0.1)
+        self.second.mul_(0.999).addcmul_(grad, grad, value=0.001)
+        scale = (self.second / (1 - 0.999**self.count)).sqrt_().add_(TINY)
+        v.addcdiv_(self.first, scale, value=self.size / (1 - 0.9**self.count))
         self.size *= DECAY
-        return moved
+        return v
 
 
-def _better(best: Choice, now: Choice) -> Choice:
-    """Return, per subproblem, the choice with the larger value."""
-    up = now[0] > best[0]
-    value, slope, multiplier = (
-        torch.where(up.view(-1, *[1] * (v.ndim - 1)), v, w) for v, w in zip(now, best, strict=True)
-    )
-    return value, slope, multiplier
+def _better(best: list[Tensor], now: list[Tensor]) -> list[Tensor]:
+    """Return, per column, the choice with the larger value; the tensors of `best` are overwritten."""
+    up = (now[0] > best[0]).to(now[0].dtype)
+    return [b.lerp_(n, up) for b, n in zip(best, now, strict=True)]
 
 
 def roots(net: Undecided, count: int) -> Domains:
     """Return subproblems without splits, one for each of `count` functions, with CROWN's slopes."""
-    shape, like = (count, net.count), net.lower
-    slope = (net.upper > -net.lower).to(like.dtype).expand(shape)
-    zero = torch.zeros(shape, dtype=like.dtype, device=like.device)
-    value = torch.full((count,), -torch.inf, dtype=like.dtype, device=like.device)
-    return Domains(torch.arange(count, device=like.device), zero, slope, zero, value)
+    shape, device = (count, net.count), net.lower.device
+    slope = (net.upper > -net.lower).float().expand(shape)
+    zero, none = torch.zeros(shape, device=device), torch.zeros(count, dtype=torch.long, device=device)
+    value = torch.full((count,), -torch.inf, dtype=torch.float64, device=device)
+    return Domains(torch.arange(count, device=device), none, zero.to(torch.int8), slope, zero, value)
 
 
 def tightened(net: Undecided, steps: int, expired: Callable[[], bool]) -> tuple[Undecided, int]:
@@ -159,14 +158,13 @@ def tightened(net: Undecided, steps: int, expired: Callable[[], bool]) -> tuple[
     for depth, part in enumerate(net.layers):
         if depth == 0:
             continue
-        rows = net.neurons.at(part)
+        rows, table = net.neurons.at(part), Table.of(net)
         for sign, ends in ((1, lower), (-1, upper)):
             for index in torch.arange(part.start, part.stop, device=lower.device).split(BATCH * 4):
                 if expired():
                     return net.with_ranges(lower, upper), passes
-                some = rows.at(index - part.start)
-                turned = Rows(sign * some.inputs, sign * some.outputs, sign * some.constant, some.slack)
-                best, _, made = optimise(net, turned, roots(net, len(index)), steps, depth)
+                own = rows.at(index - part.start).turned(sign)
+                best, _, made = optimise(net, table, own, roots(net, len(index)), steps, depth)
                 passes += made
                 ends[index] = torch.maximum(sign * ends[index], best.value) * sign
         net = net.with_ranges(lower.clone(), upper.clone())
@@ -183,17 +181,47 @@ class Searched:
     counterexample: Tensor | None = None
 
 
+class Queue:
+    """Subproblems, the one with the lowest bound first."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, tuple[Tensor, ...]]] = []
+        self.count = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self.heap)
+
+    def add(self, domains: Domains) -> None:
+        """Add every row."""
+        values = (getattr(domains, f.name).unbind(0) for f in fields(domains))
+        for value, row in zip(domains.value.tolist(), zip(*values, strict=True), strict=True):
+            heapq.heappush(self.heap, (value, next(self.count), row))
+
+    def pop(self, most: int) -> Domains:
+        """Remove and return the `most` subproblems with the lowest bounds."""
+        found = [heapq.heappop(self.heap)[2] for _ in range(min(most, len(self.heap)))]
+        return Domains(*(torch.stack(v) for v in zip(*found, strict=True)))
+
+    @property
+    def least(self) -> float:
+        """The lowest bound."""
+        return self.heap[0][0]
+
+
 def branch_and_bound(net: Undecided, expired: Callable[[], bool], candidates: Candidates, most: int = MOST) -> Searched:
     """Split subproblems until every bound is positive, a point is misclassified, or the time is over."""
-    fresh, kept, passes = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
-    waiting, proved = take(fresh, fresh.target[:0]), torch.inf
+    table = Table.of(net)
+    fresh, kept, passes = optimise(net, table, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
+    # What is bounded below is only where the margin is at most this.
+    ceiling = (fresh.value.abs() * CEILING).clamp(max=1)
+    waiting, proved = Queue(), torch.inf
     while True:
         closed = fresh.value > 0
         proved = min([proved, *fresh.value[closed].tolist()])
-        waiting = concat([waiting, take(fresh, ~closed)])
+        waiting.add(take(fresh, (~closed).nonzero()[:, 0]))
         if not len(waiting):
-            return Searched(proved, passes)
-        least = float(waiting.value.min())
+            return Searched(min(proved, float(ceiling.min())) if len(table.lower) > 1 else proved, passes)
+        least = waiting.least
         wrong = _wrong(net, kept, fresh.target, candidates)
         if wrong is not None:
             return Searched(least, passes, "a counterexample was found", wrong)
@@ -201,51 +229,93 @@ def branch_and_bound(net: Undecided, expired: Callable[[], bool], candidates: Ca
             return Searched(least, passes, f"time limit, {len(waiting):,} subproblems open")
         if len(waiting) > most:
             return Searched(least, passes, f"memory, more than {most:,} subproblems open")
-        order = waiting.value.argsort()
-        chosen, waiting = take(waiting, order[:BATCH]), take(waiting, order[BATCH:])
-        children = _split(net, chosen)
+        domains, table, made = _narrowed(net, table, waiting.pop(BATCH), ceiling, expired)
+        children = _split(net, table, domains)
         if children is None:
             return Searched(least, passes, "every neuron is split")
-        fresh, kept, made = optimise(net, net.margins.at(children.target), children, STEPS)
+        passes += made
+        fresh, kept, made = optimise(net, table, net.margins.at(children.target), children, STEPS)
         passes += made + 1
+
+
+def _narrowed(
+    net: Undecided, table: Table, domains: Domains, ceiling: Tensor, expired: Callable[[], bool]
+) -> tuple[Domains, Table, int]:
+    """Tighten the ranges of the last layer for every margin, where it is at most its ceiling, before the first split.
+
+    A single layer gains less than its passes cost.
+    """
+    passes, place = 0, domains.place.clone()
+    for row in (domains.sign == 0).all(1).nonzero()[:, 0] if len(net.layers) > 1 else ():
+        if expired():
+            break
+        one = take(domains, row[None])
+        lower, upper, made = _narrow(net, table, one, ceiling[one.target])
+        place[row] = len(table.lower)
+        table, passes = concat([table, Table(lower, upper)]), passes + made
+    return replace(domains, place=place), table, passes
+
+
+def _narrow(net: Undecided, table: Table, one: Domains, ceiling: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Return the ranges of one subproblem, those of the last layer tightened where the margin is at most `ceiling`."""
+    lower, upper = (v[one.place].clone() for v in (table.lower, table.upper))
+    part = net.layers[-1]
+    index = part.start + ((lower < 0) & (upper > 0))[0, part].nonzero()[:, 0]
+    many = take(one, index.new_zeros(2 * len(index)))
+    given = net.margins.at(many.target)
+    rows, start = net.neurons.at(index), replace(many, value=torch.full_like(many.value, -torch.inf))
+    best, _, made = optimise(
+        net, table, concat([rows.turned(1), rows.turned(-1)]), start, STEPS, goal=torch.inf,
+        given=replace(given, constant=given.constant - ceiling),
+    )  # fmt: skip
+    low, high = best.value.split(len(index))
+    lower[0, index] = torch.maximum(lower[0, index], low)
+    upper[0, index] = torch.minimum(upper[0, index], -high)
+    return lower, upper, made
 
 
 def _wrong(net: Undecided, kept: Bounded, target: Tensor, candidates: Candidates) -> Tensor | None:
     """Return a misclassified point among those that the minimisers of the bounds lead to, if there is one."""
-    first = torch.zeros(len(kept.value), dtype=torch.long, device=kept.value.device)
-    minimiser = net.region.rows(first).minimiser(kept.at_input.view(-1, *net.region.x0.shape[1:]))
-    x, misclassified = candidates(minimiser, target)
+    points = minimiser(net.region, kept.at_input).T.reshape(-1, *net.region.x0.shape[1:])
+    x, misclassified = candidates(points, target)
     bad = misclassified.nonzero()[:, 0]
     return x[bad[0]] if len(bad) else None
 
 
-def _split(net: Undecided, domains: Domains) -> Domains | None:
+def _split(net: Undecided, table: Table, domains: Domains) -> Domains | None:
     """Return two children of every subproblem, with its bound; None if one has no neuron left to split."""
-    rows = net.margins.at(domains.target)
-    now = bound(net, rows, domains.sign, domains.slope, domains.multiplier)
-    score = _scores(net, domains, now)
-    if not net.count or bool((score.amax(1) <= 0).any()):
+    if not net.count:
         return None
-    few = min(CANDIDATES, net.count)
-    candidate = score.topk(few, 1).indices
-    index = torch.arange(len(domains), device=candidate.device).repeat_interleave(2 * few)
-    sign = torch.tensor([1.0, -1.0], dtype=torch.float64, device=candidate.device).repeat(len(domains) * few)
-    tried = take(domains, index)
-    changed = tried.sign.scatter(1, candidate.flatten().repeat_interleave(2)[:, None], sign[:, None])
-    sign, slope, multiplier = (v.float() for v in (changed, tried.slope, tried.multiplier))
-    value = bound(net.single, rows.at(index).to(torch.float32), sign, slope, multiplier).value.view(-1, few, 2)
-    gain = value.amin(2).clamp(max=0) + 0.1 * value.amax(2).clamp(max=0)
-    gain = torch.where(score.gather(1, candidate) > 0, gain, -torch.inf)
-    chosen = (torch.arange(len(domains), device=gain.device) * few + gain.argmax(1))[:, None] * 2
-    both = torch.cat([chosen, chosen + 1], 1).flatten()
-    children = take(tried, both)
-    return replace(children, sign=changed[both])
+    lines = table.lines(net, domains).to(torch.float32)
+    rows = columns(net.margins.at(domains.target)).to(torch.float32)
+    slope, push = domains.slope.T.contiguous(), (domains.multiplier * domains.sign).T.contiguous()
+    region = net.region.single
+    now = bound(net.single, region, rows, lines, slope, push)
+    z, h = relaxed(net.single, region, now, lines, slope)[1:]
+    score = _scores(net, table, domains, now, z, h)
+    if bool((score.amax(1) <= 0).any()):
+        return None
+    candidates = score.topk(min(CANDIDATES, net.count), 1).indices
+    gains = []
+    for neuron in candidates.T:
+        slopes = torch.ones_like(now.value), net.slope[neuron].float()
+        value = torch.stack(
+            [bound(net.single, region, rows, lines.decided(neuron, s), slope, push).value for s in slopes]
+        )
+        gains.append(value.amin(0).clamp(max=0) + 0.1 * value.amax(0).clamp(max=0))
+    gain = torch.where(score.gather(1, candidates) > 0, torch.stack(gains, 1), -torch.inf)
+    chosen = candidates.gather(1, gain.argmax(1)[:, None]).repeat_interleave(2, 0)
+    children = take(domains, torch.arange(len(domains), device=chosen.device).repeat_interleave(2))
+    both = torch.tensor([1, -1], dtype=torch.int8, device=chosen.device).repeat(len(domains))[:, None]
+    return replace(children, sign=children.sign.scatter(1, chosen, both))
 
 
-def _scores(net: Undecided, domains: Domains, now: Bounded) -> Tensor:
-    """Return how much each neuron's lines may cost the bound; 0 for neurons that are split."""
-    unstable = (net.lower < 0) & (net.upper > 0)
-    height = torch.where(unstable, net.upper * -net.lower / torch.where(unstable, net.upper - net.lower, 1.0), 0.0)
-    below = torch.minimum(net.upper, -net.lower) / 2
-    score = -now.at.clamp(max=0) * height + now.at.clamp(min=0) * below
-    return torch.where((domains.sign == 0) & unstable, score + TINY, 0.0)
+def _scores(net: Undecided, table: Table, domains: Domains, now: Bounded, z: Tensor, h: Tensor) -> Tensor:
+    """Return how much each neuron's lines cost the bound; 0 for neurons that are split or decided.
+
+    The cost is the difference between the neuron's function and its relaxed output h at the relaxed input z.
+    """
+    lower, upper = table.lower[domains.place], table.upper[domains.place]
+    free = (lower < 0) & (upper > 0) & (domains.sign == 0)
+    exact = z.clamp(min=0) + net.slope[:, None].float() * z.clamp(max=0)
+    return ((now.at * (exact - h)).T.clamp(min=0) + TINY) * free

@@ -14,6 +14,7 @@ from brinell.certification.branch_and_bound import (
     ROOT_STEPS,
     STEPS,
     Searched,
+    Table,
     branch_and_bound,
     optimise,
     roots,
@@ -258,7 +259,7 @@ def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) 
         return
     net, passes = tightened(net, STEPS, lambda: left() <= 0)
     batch.reduced[i] = net
-    best, _, made = optimise(net, net.margins, roots(net, len(net.targets)), ROOT_STEPS)
+    best, _, made = optimise(net, Table.of(net), net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     proved = batch.lowest[i][batch.lowest[i] > 0]
     least = min([float(best.value.min()), *proved.tolist()])
     batch.states[i].add("optimised", least, passes + made, "")
@@ -282,7 +283,7 @@ def _decide(batch: SampleBatch, i: int, method: str, search: Callable[..., Searc
         return
 
     def misclassified(x: Tensor) -> Tensor:
-        return batch.network.values(x)[-1].argmax(1) != batch.y[i]
+        return batch.network.single.values(x)[-1].argmax(1) != batch.y[i]
 
     result = search(net, left, misclassified)
     proved = batch.lowest[i][batch.lowest[i] > 0]

@@ -16,29 +16,12 @@ from brinell.certification.activations import Lines, Relu
 from brinell.certification.interval import Ranges, Region
 from brinell.certification.linear_bounds import MEMORY, Bound, backward, lines_of
 from brinell.certification.network import TracedNetwork, activation
+from brinell.certification.relaxation import Rows, System
 from brinell.certification.rounding import STEPS, UNIT64, gamma
 from brinell.ops.rowwise import concat
 
 # Bytes of the two matrices.
 LARGEST = 2**30
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Linear functions x·inputs + h·outputs + constant ± slack of the input x and the undecided neurons' outputs h."""
-
-    inputs: Tensor
-    outputs: Tensor
-    constant: Tensor
-    slack: Tensor
-
-    def at(self, index: Tensor | slice) -> "Rows":
-        """Return the functions at `index`."""
-        return Rows(self.inputs[index], self.outputs[index], self.constant[index], self.slack[index])
-
-    def to(self, dtype: torch.dtype) -> "Rows":
-        """Return the functions in another precision."""
-        return Rows(self.inputs.to(dtype), self.outputs.to(dtype), self.constant.to(dtype), self.slack.to(dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +47,20 @@ class Undecided:
 
     def with_ranges(self, lower: Tensor, upper: Tensor) -> "Undecided":
         """Return the same neurons with other ranges."""
-        return replace(self, lower=lower, upper=upper)
+        other = replace(self, lower=lower, upper=upper)
+        # The layers do not depend on the ranges.
+        vars(other).update({name: vars(self)[name] for name in ("double", "single") if name in vars(self)})
+        return other
 
     @cached_property
-    def single(self) -> "Undecided":
-        """The same in float32, for steps whose result is bounded again in float64."""
-        lower, upper, slope = (v.float() for v in (self.lower, self.upper, self.slope))
-        neurons, margins = self.neurons.to(torch.float32), self.margins.to(torch.float32)
-        return replace(
-            self, region=self.region.single, neurons=neurons, margins=margins, lower=lower, upper=upper, slope=slope
-        )
+    def double(self) -> System:
+        """The layers in float64, for bounds that count."""
+        return System(self.neurons, self.layers)
+
+    @cached_property
+    def single(self) -> System:
+        """The layers in float32, for steps whose result is bounded again in float64."""
+        return System(self.neurons.to(torch.float32), self.layers)
 
     def pattern(self, x: Tensor) -> Tensor:
         """Return which neurons are on at points x, (b, *shape) → (b, m)."""
