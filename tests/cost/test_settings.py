@@ -269,4 +269,13 @@ def test_a_pilot_takes_no_more_than_a_twentieth_of_a_run_on_a_gpu(monkeypatch: p
     for n, long in ((1000, False), (100_000, True)):
         expected = preparing._workload(replace(s, problem=Many(n)), SMALL).seconds("bfloat16", True)
         assert takes_long(replace(s, pace=1.0, expected_seconds=expected)) == long
-    assert takes_long(replace(s, pace=1.0, expected_seconds=None))
+
+
+def test_no_pilot_because_the_first_pass_was_slow() -> None:
+    """On a CPU a second pass decides: a second per row would make this the longest of runs."""
+    takes_long = sys.modules["brinell.cost.estimate"]._takes_long  # type: ignore[attr-defined]
+    s = prepare(
+        coerce.as_classifier("demo"), brinell.data.load("demo", 8), Linf(0.1), by_name("pgd20"), brinell.Execution()
+    )
+    assert not takes_long(replace(s, pace=1.0))
+    assert takes_long(replace(s, pace=1.0, problem=Many(10**9)))

@@ -122,7 +122,7 @@ def backwards_per_query(stage: Stage, classes: int) -> float:
     return sum(cost[need] for need in pattern) / len(pattern)
 
 
-def longest_seconds(stages: Stages, n: int, pace: float) -> float:
+def longest_seconds(stages: Stages, n: float, pace: float) -> float:
     """Return the seconds of the stages on n samples if no sample breaks; `pace` is the seconds of one forward pass."""
     weights = (max_queries(s) * s.eot * (1 + 2 * backwards_per_query(s, 10)) * s.usual_share for s in stages)
     return n * pace * (1 + sum(weights))
