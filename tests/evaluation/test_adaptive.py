@@ -23,6 +23,7 @@ from brinell.evaluation.adaptive import plan as masking
 from brinell.evaluation.adaptive.modules import misleading_modules
 from brinell.evaluation.adaptive.networks import find_networks
 from brinell.ops import rng
+from brinell.verification.plans import _stage
 
 N, SHAPE, EPS = 24, (1, 4, 4), 10 / 255
 WEAK = Plan("weak", (Stage(PGD(steps=5)),))
@@ -349,6 +350,17 @@ def test_goes_on_after_an_interruption(
     part = adaptive(net, problem, out=tmp_path / "part", resume=True)
     order = [("attack", "ascending"), ("sample_id", "ascending")]
     assert outcome(part.rows()).sort_by(order).equals(outcome(whole.rows()).sort_by(order))
+
+
+@pytest.mark.parametrize(
+    "secants", [3, {"a": 0.1}, [["a"]], [["a", "b"]], [["a", -1.0]], [[1, 0.1]], [["a", float("inf")]]], ids=str
+)
+def test_stored_slopes_of_others_are_checked(secants: Any) -> None:
+    stage = replace(VIA, via=Surrogate(secants=(("base", 0.1),))).to_json()
+    assert _stage(stage, "through").via == Surrogate(secants=(("base", 0.1),))
+    stage["via"]["secants"] = secants
+    with pytest.raises(brinell.PlanError):
+        _stage(stage, "through")
 
 
 def test_refusals(problem: Problem) -> None:
