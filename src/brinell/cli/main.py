@@ -95,7 +95,7 @@ def program(*called: str) -> typer.Typer:
         if isinstance(found := command_of(name), typer.Typer):
             for command in found.registered_commands:
                 command.cls = Command
-            app.add_typer(found, name=name, rich_help_panel=panel, short_help=line)
+            app.add_typer(found, name=name, cls=Group, rich_help_panel=panel, short_help=line)
         else:
             app.command(name, cls=Command, rich_help_panel=panel, short_help=line)(grouped(found))
     return app

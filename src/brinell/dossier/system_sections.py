@@ -123,7 +123,7 @@ def data(view: DossierView) -> Section:
     """Return the section about data and sampling: what the Runs show, beside what is declared."""
     values = {
         "Name": lambda run: run["data"]["name"],
-        "Samples": lambda run: len(run["samples"]["ids"]),
+        "Samples": lambda run: f"{len(run['samples']['ids']):,}",
         "SHA-256 of the data": lambda run: element("code", run["data"]["fingerprint"]),
         "SHA-256 of ids and inputs evaluated": lambda run: element("code", run["samples"]["inputs_sha256"]),
         "Sample ids": lambda run: _ids(run["samples"]["ids"]),
