@@ -124,6 +124,16 @@ def test_what_stays_open_says_which_method_stopped_where() -> None:
     assert given.certified or "time limit" in given.stopped or "counterexample" in given.stopped
 
 
+@pytest.mark.parametrize("methods", [("crown",), ("interval", "crown", "optimised", "milp")])
+def test_crown_stops_at_its_time_limit_and_says_so(methods: tuple[str, ...]) -> None:
+    """The clock passes the limit during the second piece of work; no later method tries in vain."""
+    net, x = world(1, (6, 16, 16)), torch.full((3, 6), 0.5)
+    ticks, said = itertools.count(), list[str]()
+    given = Bounds(net, methods, 1.0, lambda: float(next(ticks)), said.append).certify(x, net(x).argmax(1), Linf(0.5))
+    assert {c.stopped for c in given} == {"crown: time limit"} and not any(c.certified for c in given)
+    assert said[methods.index("crown")] == "crown, 3 samples together"
+
+
 @pytest.mark.parametrize("method", ["optimised", "branch-and-bound", "milp"])
 def test_a_method_alone_certifies_what_its_first_bounds_prove(method: str) -> None:
     net, x = world(0, (2, 4)), torch.full((1, 2), 0.9)

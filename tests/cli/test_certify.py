@@ -27,6 +27,8 @@ def test_certificates_are_added_shown_and_verified(brinell: Any, tmp_path: Path)
 def test_what_does_not_fit_is_one_line(brinell: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     brinell("evaluate", *COMMON, "--out", out)
+    # Without --n, the data that --data names are cut to those of the Run.
+    assert brinell("certify", out, "--model", "demo", "--data", "demo", "--method", "interval", "--quiet").code == 0
     refused = brinell("certify", out, "--model", "demo", "--n", "9")
     assert refused.code == 2 and "the 24 samples of the Run" in refused.err
     refused = brinell("certify", out, "--model", "demo", "--draws", "100")

@@ -29,6 +29,17 @@ def test_the_folder_and_the_next_commands_end_the_output(brinell: Any, here: Pat
     assert brinell(*CALL, "--name", "Mine").code == 0
     assert [p.name for p in (here / "runs").iterdir()] == [Path(folder).name]
     assert brinell(*CALL, "--name", "Mine", "--json").out.rstrip().endswith("}")
+    # A second Run on the same data is compared with the first, in one table too.
+    second = brinell(*CALL, "--name", "Mine", "--seed", "1").out.split("Run: ")[1].splitlines()
+    for line in second[2:4]:
+        assert f"{folder} {folder}-2" in line and brinell(*line.partition("brinell ")[2].split()).code == 0
+    tex = (here / "table.tex").read_text()
+    assert tex.count(r"\begin{table}") == 1 and "Mine" in tex
+    named = brinell("report", folder, f"{folder}-2", "--format", "tex-table", "--name", "Ours", "--name", "Theirs").out
+    assert "Ours &" in named and "Theirs &" in named and "Mine" not in named
+    assert "one --name for each of the 2 Runs, got 1" in brinell("report", folder, f"{folder}-2", "--name", "Ours").err
+    pair = brinell("compare", folder, f"{folder}-2", "--format", "tex").out
+    assert r"threat $\ell_\infty$, $\varepsilon = 8/255$, plan fgsm, data demo; 95" in pair and f"{folder})" not in pair
 
 
 def test_the_demonstration_ends_with_its_report_and_the_next_commands(brinell: Any, here: Path) -> None:

@@ -167,12 +167,13 @@ def test_a_hundred_mutated_dossiers_are_refused(
 
 def test_brinell_makes_page_and_runs_again(folder: Path, page: Path, key: PrivateKey, tmp_path: Path) -> None:
     assert check_again(page, [folder / "a", folder / "b"])[-2:] == [
-        "brinell    the page is made again from the data; 2 Runs read again", "OK",
+        "brinell    the page is made again from the data; 2 Runs read again",
+        "OK as far as checked: see signer and runs",
     ]  # fmt: skip
     # What the stand-alone checker cannot see: a text that the signer changed on the page, or in the data.
     path = tmp_path / "edited.html"
     path.write_bytes(signed_page(page.read_text().replace("It is not a certificate", "It is a certificate"), key))
-    assert check(path)[-1] == "OK"
+    assert check(path)[-1].startswith("OK")
     with pytest.raises(Refused, match="not the one that Brinell"):
         check_again(path)
     payload = json.loads(next(iter(re.findall(r'id="payload">([^<]*)<', page.read_text()))))

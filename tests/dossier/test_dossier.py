@@ -163,7 +163,7 @@ def test_certificates_give_the_lower_end_and_counterexamples_the_upper(folder: P
     text = page_of(payload)
     assert "no certificates" not in text and "15 are certified" in text and "crown certified 15 of" in text
     write_dossier([run], tmp_path / "page.html", key=folder / "key.pem")
-    assert check(tmp_path / "page.html")[-1] == "OK"  # with the certified share of every class
+    assert check(tmp_path / "page.html")[-1].startswith("OK")  # with the certified share of every class
     payload["runs"][0]["samples"]["certified"] = base64.b64encode(bytes(50 * [1])).decode()
     with pytest.raises(Exception, match="both certified and broken"):
         numbers(payload)
@@ -197,7 +197,7 @@ def test_the_command(folder: Path, brinell_cli: Any, tmp_path: Path) -> None:
     assert "check_dossier.py" in shown and "fingerprint: " in shown
     assert f'check: python check_dossier.py {out} --key "' in shown
     assert "empty fields of the system" in shown and "system.name" in shown
-    assert check(out)[-1].endswith("OK")
+    assert check(out)[-1].startswith("OK")
     assert "BEGIN PUBLIC KEY" in brinell_cli("dossier", "--public-key", "--key", key)
     assert brinell_cli("dossier", "--out", out, "--checker").strip().endswith("check_dossier.py")
 
@@ -242,4 +242,4 @@ def test_quiet_and_alone_in_a_browser(browser: Browser, page: Path, width: int, 
 def test_a_pdf_is_the_same_every_time(write: Callable[..., Path], tmp_path: Path) -> None:
     first, second = (write(tmp_path / name, "a") for name in ("one.pdf", "two.pdf"))
     assert first.read_bytes() == second.read_bytes()
-    assert check(first)[-1].endswith("OK")
+    assert check(first)[-1].startswith("OK")

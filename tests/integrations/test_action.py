@@ -39,12 +39,24 @@ def test_the_gate(tmp_path: Path) -> None:
         "REQUIRE": "upper-bound", "PYTHON": sys.executable,
     }  # fmt: skip
 
-    def run(scripts: list[str], under: str) -> int:
+    np.savez(tmp_path / "other.npz", x=1 - x.numpy(), y=y.numpy())
+
+    def run(scripts: list[str], under: str, **changed: str) -> int:
         script = "\n".join(['brinell() { "$PYTHON" -m brinell "$@"; }', *scripts])
-        env = {**os.environ, **given, "UNDER": under}
+        env = {**os.environ, **given, "UNDER": under, **changed}
         return subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=env, cwd=tmp_path, check=False).returncode
 
     _, evaluates, gates = steps()
     assert run([evaluates, gates], "30") == 0
     assert (tmp_path / "out" / "robustness.xml").exists() and (tmp_path / "out" / "run" / "manifest.json").exists()
     assert run([gates], "99") == 1
+    # The JUnit file is there even if the verification fails.
+    (tmp_path / "out" / "robustness.xml").unlink()
+    assert run([gates], "30", DATA="other.npz") == 1
+    assert (tmp_path / "out" / "robustness.xml").exists()
+
+
+def test_the_page_shows_the_whole_workflow() -> None:
+    root = ACTION.parents[3]
+    workflow = (root / "examples" / "ci" / "robustness.yml").read_text().partition("name: ")[2]
+    assert f"name: {workflow}```" in (root / "docs" / "howto" / "ci-gate.md").read_text()

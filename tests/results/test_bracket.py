@@ -12,7 +12,7 @@ from brinell.results.format.schema import PROOF
 
 pytestmark = pytest.mark.usefixtures("few")
 EPS = 8 / 255
-CALL = {"hash": "h", "methods": ["crown"], "seconds": 1.0}
+CALL = {"hash": "h", "methods": ["interval", "crown", "milp"], "seconds": 1.0}
 
 
 def proof(world, sample: int, radius: float = EPS, method: str = "crown", **fields):
@@ -73,10 +73,67 @@ def test_without_a_radius_the_distance_decides(tmp_path, world) -> None:
 
 
 def test_a_verified_counterexample_breaks_its_sample(tmp_path, world) -> None:
-    found = proof(world, 1, 0.0, "exact", broken=True, verified=True, distance=0.02, certified=False)
-    run = add(world, world.run(tmp_path, {0: "...", 1: "..."}), found, proof(world, 0))
-    assert run.states() == {0: "certified", 1: "broken"}
+    """Its line ends the table of attacks; the method that found it is named, after those that ran before it."""
+    stopped = {"certified": False, "stopped": "milp: a counterexample was found"}
+    found = proof(world, 0, 0.0, broken=True, verified=True, distance=0.02, **stopped)
+    run = add(world, world.run(tmp_path, {0: "...", 1: "..."}), found, proof(world, 1, method="interval"))
+    assert run.states() == {0: "broken", 1: "certified"}
     assert run.robust_accuracy.k == 1 and run.bracket.open == 0 and contradictions(run).tolist() == []
+    last, accuracy = run.steps()[-1]
+    assert (last.attack, last.attacked, last.broken, accuracy) == ("proof (milp)", 2, 1, run.robust_accuracy)
+    assert [str(m).partition(",")[0] for m in run.bracket.methods] == ["interval: 1 certified", "milp: 0 certified"]
+    assert "1 broken (it found an adversarial)" in str(run.bracket.methods[1])
+    assert not any("open" in str(method) for method in run.bracket.methods)
+
+
+WEAK = {"plan__strength": "weak"}
+OPEN_ROW = {"stopped": "time limit", "bound": -1.0}
+
+
+def bracketed(world, path: Path, certified: int, left: int, broken: int, method: str = "crown", **changes) -> Run:
+    """Return a Run with so many samples of each state."""
+    n = certified + left + broken
+    run = world.run(path, {i: "..." if i < certified + left else ".x" for i in range(n)}, **changes)
+    rows = [proof(world, i, method=method) for i in range(certified)]
+    return add(world, run, *rows, *(proof(world, certified + i, 0.0, method, **OPEN_ROW) for i in range(left)))
+
+
+@pytest.mark.parametrize("checks", [[], [{"name": "zero gradient", "level": "warn", "message": "all are zero"}]])
+def test_a_run_whose_samples_are_all_decided_is_settled_by_proof(tmp_path, world, checks) -> None:
+    """However weak the attacks are and however few the samples: no attack can change the number."""
+    with Writer.resume(bracketed(world, tmp_path, 2, 0, 1, **WEAK).path, world.manifest(**WEAK)) as writer:
+        writer.update(certifiers=[CALL], checks=checks)
+    run = Run.open(tmp_path)
+    assert str(run.verdict) == f"reliable: {run.verdict.evidence[0]}"
+    assert "decided by proof: 2 certified, 1 misclassified or broken, 0 open" in run.verdict.ground
+    assert "so every sample is decided by proof" in run.sentence() and len(run.verdict.untested) == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "method", "changes"),
+    [
+        ({"name": "batch shape", "level": "warn", "message": "outputs differ"}, "crown", {}),
+        ({"name": "gradient", "level": "fail", "message": "train mode"}, "crown", {}),
+        ({"name": "zero gradient", "level": "warn", "message": "all are zero"}, "smoothing", {}),
+        ({"name": "zero gradient", "level": "warn", "message": "all are zero"}, "crown", {"plan__draws": 25}),
+    ],
+)
+def test_proofs_excuse_attacks_but_not_the_model(tmp_path, world, check, method, changes) -> None:
+    with Writer.resume(
+        bracketed(world, tmp_path, 3, 0, 1, method, **changes).path, world.manifest(**changes)
+    ) as writer:
+        writer.update(certifiers=[CALL], checks=[check])
+    assert Run.open(tmp_path).verdict.level == {"warn": "suspicious", "fail": "invalid"}[check["level"]]
+
+
+@pytest.mark.parametrize(("left", "level"), [(1, "reliable"), (6, "upper bound")])
+def test_open_samples_bound_how_much_too_high_the_number_is(tmp_path, world, left: int, level: str) -> None:
+    """Of 16 samples, 1 open one is less than the sampling error of 20 points, 6 are more."""
+    run = bracketed(world, tmp_path, 10 - left, left, 6, model__classes=None, **WEAK)
+    assert run.verdict.level == level
+    points = f"at most {100 * left / 16:.1f} points too high"
+    assert points in str(run.verdict) and ("less than its sampling error" in str(run.verdict)) == (left == 1)
+    assert ("to settle it, run the plan fast" in str(run.verdict)) == (left == 6)
 
 
 def test_a_shard_without_certificates_is_stored_as_before(tmp_path, world) -> None:

@@ -22,7 +22,7 @@ from brinell.certification.branch_and_bound import (
 )  # fmt: skip
 from brinell.certification.interval import Ranges, Region, interval_ranges
 from brinell.certification.large.deviations import deviation_ranges
-from brinell.certification.linear_bounds import MEMORY, crown_ranges, differences, margins
+from brinell.certification.linear_bounds import MEMORY, Expired, crown_ranges, differences, margins, never
 from brinell.certification.milp import exact
 from brinell.certification.network import TracedNetwork
 from brinell.certification.trace import trace
@@ -31,6 +31,7 @@ from brinell.core.certificate import Certificate
 from brinell.core.model import Classifier
 from brinell.core.threat import Threat
 from brinell.errors import InputError, ModelError, one_of
+from brinell.finding import n_samples
 from brinell.models.wrap import TorchClassifier
 
 METHODS = ("interval", "crown", "optimised", "branch-and-bound", "milp")
@@ -39,6 +40,10 @@ PRECISION = "float64"
 # Neurons beyond which the passes of CROWN stop before they reach the input.
 LARGE = 2**17
 NOT_POSITIVE = "the bound is not above 0"
+
+
+class TimeLimit(Exception):  # noqa: N818
+    """The time for a method is over."""
 
 
 @dataclass
@@ -71,6 +76,8 @@ class ProofState:
 class SampleBatch:
     """A batch under proof: the traced network, the region, the model's logits, true classes, states, and what later
     methods reuse.
+
+    `unbounded` are the samples for which the time of CROWN was too short.
     """
 
     network: TracedNetwork
@@ -81,6 +88,11 @@ class SampleBatch:
     ranges: dict[int, Ranges] = field(default_factory=dict)
     lowest: dict[int, Tensor] = field(default_factory=dict)
     reduced: dict[int, Undecided] = field(default_factory=dict)
+    unbounded: set[int] = field(default_factory=set)
+
+
+def _silent(text: str) -> None:
+    """Report nothing."""
 
 
 @dataclass(eq=False)
@@ -88,7 +100,7 @@ class Bounds:
     """Certify with interval arithmetic, CROWN, optimised slopes, branch and bound, and integer programming.
 
     `methods` run in this order on the samples that are still open. `seconds` limits the time per sample of each method;
-    `clock` measures it.
+    `clock` measures it, and `report` is called with what is done next, in words.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     >>> from brinell import Linf
@@ -101,6 +113,7 @@ class Bounds:
     methods: Sequence[str] = DEFAULT_METHODS
     seconds: float = 10.0
     clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
+    report: Callable[[str], None] = field(default=_silent, repr=False)
     _networks: dict[tuple[int, ...], TracedNetwork] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -145,15 +158,19 @@ class Bounds:
         left = [i for i, p in enumerate(batch.states) if not p.finished]
         if left:
             before = self.clock()
+            self.report(f"{method}, {n_samples(len(left))} together")
             RUNNERS[method].run(batch, left, partial(self._left, before + self.seconds * len(left)))
             for i in left:
                 batch.states[i].seconds += (self.clock() - before) / len(left)
 
     def _one_by_one(self, method: str, batch: SampleBatch) -> None:
         """Run a method on every open sample by itself, each within its time."""
-        for i, state in enumerate(batch.states):
+        left = [i for i, state in enumerate(batch.states) if not state.finished]
+        for k, i in enumerate(left):
+            state = batch.states[i]
             if not state.finished:
                 before = self.clock()
+                self.report(f"{method}, sample {k + 1} of {len(left)}")
                 RUNNERS[method].run(batch, [i], partial(self._left, before + self.seconds))
                 state.seconds += self.clock() - before
 
@@ -207,20 +224,39 @@ def _interval(batch: SampleBatch, which: list[int], left: Callable[[], float]) -
 
 
 def _crown(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
+    """Bound samples by CROWN; those that are open when the time is over have that as their reason.
+
+    Neurons are refined in the first half of the time, so that the other half remains for the bound on the logits.
+    """
     bounded = deviation_ranges if batch.network.neurons > LARGE else crown_ranges
-    _propagate(batch, which, "crown", lambda region: bounded(batch.network, region, lambda: left() <= 0))
-    if left() <= 0:
+    half = left() / 2
+
+    def expired() -> bool:
+        if left() <= 0:
+            raise TimeLimit
+        return left() <= half
+
+    try:
+        _propagate(batch, which, "crown", lambda region: bounded(batch.network, region, expired), expired)
+    except TimeLimit:
+        batch.unbounded.update(which)
+        for i in which:
+            batch.states[i].add("crown", -torch.inf, 0, "time limit")
+        return
+    if left() <= half:
         for i in which:
             if not batch.states[i].finished:
-                batch.states[i].stopped = "crown: time limit, some neurons have intervals"
+                batch.states[i].stopped = "crown: time limit, some neurons may have intervals"
 
 
-def _propagate(batch: SampleBatch, which: list[int], method: str, bounded: Callable[[Region], Ranges]) -> None:
+def _propagate(
+    batch: SampleBatch, which: list[int], method: str, bounded: Callable[[Region], Ranges], expired: Expired = never
+) -> None:
     index = torch.tensor(which, dtype=torch.long, device=batch.y.device)
     region = batch.region.rows(index)
     ranges = bounded(region)
     _require_logits(batch.logits[index], ranges)
-    lowest = margins(batch.network, ranges, region, batch.y[index], through=method == "crown")
+    lowest = margins(batch.network, ranges, region, batch.y[index], through=method == "crown", expired=expired)
     for row, i in enumerate(which):
         batch.states[i].add(method, float(lowest[row].min()), 1, "")
         batch.ranges[i], batch.lowest[i] = ranges.rows(_single(row, batch.y)), lowest[row]
@@ -233,15 +269,15 @@ def _single(i: int, like: Tensor) -> Tensor:
 def _undecided(batch: SampleBatch, i: int, method: str, left: Callable[[], float]) -> Undecided | None:
     """Return the undecided neurons of a sample; None, with the reason noted, if there are none or no reduction to them.
 
-    CROWN bounds the sample first, unless it did already.
+    CROWN bounds the sample first, unless it did already, or had too little time.
     """
     if i in batch.reduced:
         return batch.reduced[i]
     index = _single(i, batch.y)
-    if i not in batch.ranges or batch.states[i].method == "interval":
+    if i not in batch.unbounded and (i not in batch.ranges or batch.states[i].method == "interval"):
         _crown(batch, [i], left)
-        if batch.states[i].finished:
-            return None
+    if i in batch.unbounded or batch.states[i].finished:
+        return None
     reason = reducible(batch.network, batch.ranges[i])
     if reason:
         batch.states[i].add(method, -torch.inf, 0, reason)

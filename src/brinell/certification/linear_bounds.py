@@ -18,6 +18,13 @@ from brinell.certification.windows import largest, least, supports, windowed
 # Bytes of the largest tensor of coefficients; on a CPU, one that stays in its cache is faster.
 MEMORY, CACHE = 2**27, 2**22
 Choices = dict[int, tuple[Tensor, ...]]
+# Called between chunks of work. True ends the refinement of ranges; to end everything, it raises an exception.
+Expired = Callable[[], bool]
+
+
+def never() -> bool:
+    """Set no time limit."""
+    return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +70,7 @@ def lines_of(network: TracedNetwork, ranges: Ranges, k: int, choices: tuple[Tens
 
 def backward(
     network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, at: int, a: Tensor,
-    *, through: bool = True,
+    *, through: bool = True, expired: Expired = never,
 ) -> Bound:  # fmt: skip
     """Return lower bounds on a·z, where z is the value of node `at`, for coefficients a of shape (b, s, *shape).
 
@@ -74,6 +81,7 @@ def backward(
     for k in range(at, 0, -1):
         if k not in coefficients:
             continue
+        expired()
         a, node = coefficients.pop(k), network.nodes[k]
         slack = slack + contract(a.abs(), ranges.noise[k])
         if isinstance(node.operation, Affine):
@@ -108,7 +116,7 @@ def _by_ranges(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return contract(a.clamp(min=0), lower) + contract(a.clamp(max=0), upper)
 
 
-def crown_ranges(network: TracedNetwork, region: Region, expired: Callable[[], bool] = lambda: False) -> Ranges:
+def crown_ranges(network: TracedNetwork, region: Region, expired: Expired = never) -> Ranges:
     """Return the ranges of all nodes, refined by CROWN wherever the input of an activation function is undecided.
 
     Once `expired`, the ranges of the remaining neurons are intervals.
@@ -119,6 +127,7 @@ def crown_ranges(network: TracedNetwork, region: Region, expired: Callable[[], b
         for a in network.activations:
             if network.nodes[a].inputs[0] == k - 1:
                 lines[a] = lines_of(network, ranges, a)
+        expired()
         extend(network, ranges)
         if _refinable(network, region, k):
             _refine(network, ranges, lines, region, k, expired)
@@ -144,7 +153,7 @@ def _interval_is_exact(network: TracedNetwork, k: int) -> bool:
 
 
 def _refine(
-    network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, k: int, expired: Callable[[], bool]
+    network: TracedNetwork, ranges: Ranges, lines: dict[int, Lines], region: Region, k: int, expired: Expired
 ) -> None:
     """Tighten the range of node k at the elements where an activation function is not linear."""
     lower, upper = (part[k].flatten(1) for part in (ranges.lower, ranges.upper))
@@ -203,12 +212,13 @@ def neuron_bounds(
 
 
 def margins(
-    network: TracedNetwork, ranges: Ranges, region: Region, y: Tensor, *, through: bool = True
+    network: TracedNetwork, ranges: Ranges, region: Region, y: Tensor, *, through: bool = True,
+    expired: Expired = never,
 ) -> Tensor:  # fmt: skip
     """Return lower bounds on the true logit minus every other logit, (b, classes); inf for the true class."""
     a = differences(y, network.classes)
     lines = all_lines(network, ranges) if through else {}
-    value = backward(network, ranges, lines, region, len(network) - 1, a, through=through).value
+    value = backward(network, ranges, lines, region, len(network) - 1, a, through=through, expired=expired).value
     return value.scatter(1, y[:, None], torch.inf)
 
 

@@ -222,7 +222,7 @@ def check(path, key=None, folders=()):
         f"numbers    {len(claims['shares'])} shares with intervals and {len(claims['levels'])} decisions, recomputed",
         f"page       {len(shown)} numbers, as recomputed" if shown else "page       not read in this format",
         f"runs       the files of {len(folders)} of {len(payload['runs'])} Runs compared",
-        "OK",
+        f"OK{'' if key and len(folders) == len(payload['runs']) else ' as far as checked: see signer and runs'}",
     ]
 
 

@@ -96,7 +96,7 @@ def check_again(path: str | os.PathLike[str], runs: Sequence[Run | str | os.Path
     except DEFECTS as error:
         raise Refused(f"it is no dossier ({error_text(error)})") from error
     made = "the page is made again from the data; " if place.suffix == ".html" else ""
-    return [*lines[:-1], f"brinell    {made}{n_samples(len(opened), kind='Run')} read again", "OK"]
+    return [*lines[:-1], f"brinell    {made}{n_samples(len(opened), kind='Run')} read again", lines[-1]]
 
 
 def _check_page_and_runs(path: Path, runs: Sequence[Run]) -> None:

@@ -19,7 +19,7 @@ from brinell.report.page import markup, own_version, page, render
 from brinell.report.paper_text import bibtex, label, labels, paragraph, threat_text
 from brinell.results import Proportion, Run, StageResult
 from brinell.results.analyses import AnalysisReport, Cell, Figure, Table, saved
-from brinell.results.evidence import check_title
+from brinell.results.evidence import check_title, proof
 from brinell.untrusted import cleaned
 
 EXAMPLES, MOST_IMAGE_TEXT = 4, 1_500_000  # examples per group; characters of all images
@@ -43,6 +43,7 @@ class View:
     threat: str
     gauge: Any
     reasons: tuple[tuple[str, str], ...]
+    proof: str
     stages: Waterfall
     pairs: tuple[tuple[StageResult, Proportion], ...]
     breaks: Table
@@ -104,6 +105,7 @@ def view(run: Run, name: str, key: str, problem: SampleSource | None, classes: S
         threat=threat_text(run),
         gauge=markup(gauge(run.clean_accuracy, run.robust_accuracy, run.certified_accuracy)),
         reasons=tuple((finding.message, advice(finding.anchor)) for finding in run.verdict.findings),
+        proof=proof(run),
         stages=figures.stages(run),
         pairs=tuple(run.steps()),
         breaks=breaks,

@@ -80,7 +80,7 @@ def _missing() -> MissingExtra:
     return MissingExtra(
         expected="jinja2 for an HTML page",
         got="an installation without it",
-        remedy="Install it: pip install 'brinell[report]'.",
+        remedy="Install it: pip install 'brinell[report]' (in a clone '.[report]').",
     )
 
 

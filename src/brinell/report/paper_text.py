@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from brinell.results import Run
+from brinell.results.evidence import proof
 from brinell.results.summary import eps_text, mask_text
 
 CITED = re.compile(r"^(?:[^,]{1,20}: )?(?P<author>.+?),? (?P<year>\d{4}), (?P<title>.+)$")
@@ -72,7 +73,7 @@ def paragraph(run: Run) -> str:
         f"in float64. The evaluation took {cost.forwards_per_sample:,.0f} forward and {cost.backwards_per_sample:,.0f} "
         "backward passes per sample."
     )
-    reasons = f": {' '.join(verdict.reasons)}" if verdict.reasons else "."
+    reasons = f": {' '.join(verdict.reasons)}" if verdict.reasons else f". {proof(run)}".rstrip()
     parts.append(f"Brinell's verdict on the evaluation is “{verdict.level}”{reasons}")
     return " ".join(parts)
 

@@ -138,9 +138,20 @@ def latex_key(runs: Sequence[Run]) -> str:
 
 
 def comparison_as_latex(c: Comparison, label: str | None = None) -> str:
-    """Return the comparison of two Runs as a LaTeX table; its label ends in `label`, by default in both names."""
+    """Return the comparison of two Runs as a LaTeX table; its label ends in `label`, by default in both names.
+
+    The rows have folders only if both models have the same name.
+    """
     names = (re.sub(r"[^\w.]+", "-", name, flags=re.ASCII).strip("-") for name in (c.name_a, c.name_b))
-    return HEAD + _comparison(c, f"paired-{'-'.join(names) if label is None else label}")
+    key = "-".join(names) if label is None else label
+    if c.runs:
+        c = replace(c, **dict(zip(("name_a", "name_b"), labels(list(c.runs)), strict=True)))
+    return HEAD + _comparison(c, f"paired-{key}")
+
+
+def accuracies_as_latex(runs: Sequence[Run], label: str | None = None) -> str:
+    """Return one LaTeX table with a row per Run; its label ends in `label`, by default as those of `runs_as_latex`."""
+    return HEAD + _accuracies(runs, labels(list(runs)), f"robust-{latex_key(runs) if label is None else label}")
 
 
 def latex_share(p: Proportion | None) -> str:
@@ -168,12 +179,7 @@ def latex_threat(run: Run) -> str:
 
 def _accuracies(runs: Sequence[Run], names: Sequence[str], label: str) -> str:
     """Return the table of all Runs; what is the same for all of them is said once, in the caption."""
-    about = {
-        "threat": [latex_threat(run) for run in runs],
-        "plan": [latex_text(run.identity.plan.name or "unnamed") for run in runs],
-        "data": [latex_text(run.identity.data.name or "unnamed") for run in runs],
-        "$n$": [f"${run.robust_accuracy.n}$" for run in runs],
-    }
+    about = {**_settings(runs), "$n$": [f"${run.robust_accuracy.n}$" for run in runs]}
     once = {head: values[0] for head, values in about.items() if len(set(values)) == 1}
     same = [f"$n = {value[1:]}" if head == "$n$" else f"{head} {value}" for head, value in once.items()]
     shown = {"model": list(map(latex_text, names))}
@@ -185,6 +191,15 @@ def _accuracies(runs: Sequence[Run], names: Sequence[str], label: str) -> str:
     shown["verdict"] = [run.verdict.level for run in runs]
     caption = f"Clean and robust {INTERVALS}: {', '.join(same)}." if same else f"Clean and robust {INTERVALS}."
     return _float(list(shown), list(zip(*shown.values(), strict=True)), caption, label)
+
+
+def _settings(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return threats, plans and data of the Runs in LaTeX, by what they are."""
+    return {
+        "threat": [latex_threat(run) for run in runs],
+        "plan": [latex_text(run.identity.plan.name or "unnamed") for run in runs],
+        "data": [latex_text(run.identity.data.name or "unnamed") for run in runs],
+    }
 
 
 def _stages(run: Run, name: str, label: str) -> str:
@@ -204,10 +219,13 @@ def _comparison(c: Comparison, label: str) -> str:
         *((f"{CERTIFIED}, {name}", latex_share(p), "", "") for name, p in zip((a, b), c.certified, strict=True) if p),
         ("difference", _points(c.difference), "", ""),
     ]
+    # One value if both Runs have the same, else both.
+    settings = (f"{head} {' and '.join(dict.fromkeys(values))}" for head, values in _settings(c.runs).items() if values)
+    about = "".join(f", {setting}" for setting in settings)
     test = rf"95\,\% intervals, exact McNemar test: $p = {_p_value(c.p_value)}$"
     return _float(
         ("model", r"robust accuracy (\%)", "robust only here", "verdict"), rows,
-        f"Paired comparison on $n = {c.n}$ samples, {test}.", label,
+        f"Paired comparison on $n = {c.n}$ samples{about}; {test}.", label,
     )  # fmt: skip
 
 

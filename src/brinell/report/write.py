@@ -9,7 +9,7 @@ from brinell.report.document import document
 from brinell.report.examples import SampleSource
 from brinell.report.formats import as_csv, as_json, as_junit, as_latex, as_markdown
 from brinell.report.model_card import as_model_card
-from brinell.report.text_tables import known_format
+from brinell.report.text_tables import accuracies_as_latex, known_format
 from brinell.results import Run
 from brinell.storage import write_output
 
@@ -18,9 +18,10 @@ ENDINGS = {
     ".junit": "junit",
 }  # fmt: skip
 PLAIN: dict[str, Callable[[Sequence[Run]], str]] = {
-    "md": as_markdown, "tex": as_latex, "json": as_json, "csv": as_csv, "model-card": as_model_card,
+    "md": as_markdown, "json": as_json, "csv": as_csv, "model-card": as_model_card,
 }  # fmt: skip
-FORMATS = ("html", *PLAIN, "junit")
+LATEX: dict[str, Callable[[Sequence[Run], str | None], str]] = {"tex": as_latex, "tex-table": accuracies_as_latex}
+FORMATS = ("html", *PLAIN, *LATEX, "junit")
 
 
 def text(
@@ -34,7 +35,7 @@ def text(
     require: str | None = None,
     label: str | None = None,
 ) -> str:
-    """Return the report of one or several Runs as text in the format html, md, tex, json, csv, model-card or junit.
+    """Return the report of Runs as text in one of the `FORMATS`: "tex-table" is the first table of "tex".
 
     `fail_under` and `require` are the release gate of JUnit reports; see `brinell.report.gate.check_gate`. The labels
     of LaTeX tables end in `label`, by default in models, data, threats and plans.
@@ -53,8 +54,8 @@ def text(
         )
     if format == "html":
         return document(runs, problem, classes, title)
-    if format == "tex":
-        return as_latex(runs, label)
+    if format in LATEX:
+        return LATEX[format](runs, label)
     return as_junit(runs, fail_under, require) if format == "junit" else PLAIN[format](runs)
 
 

@@ -1,16 +1,18 @@
 """Both ends of the robust accuracy: what is certified, what is not broken, and the samples in between."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.results import row_queries
 from brinell.results.format.schema import CERTIFICATE, counted
-from brinell.results.row_queries import Ids
+from brinell.results.row_queries import Ids, StageResult
 from brinell.results.statistics import Proportion, mcnemar
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ State = Literal["broken", "certified", "open"]
 BROKEN: State = "broken"
 CERTIFIED: State = "certified"
 OPEN: State = "open"
+# The method whose certificates are wrong with a small probability.
+SMOOTHING = "smoothing"
 # A certificate at eps may state its radius in float32.
 SLACK = 1e-6
 # Passes of a randomised model contradict a certificate if chance explains them with a smaller probability.
@@ -28,9 +32,15 @@ CHANCE = 1e-6
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method certified: numbers of samples, of passes (bound computations or draws) and of seconds.
+    """What one method decided: numbers of samples, of passes (bound computations or draws) and of seconds.
 
-    `stopped` counts the reasons why samples stayed open, the most frequent first.
+    `samples` counts those that it certified, broke, or bounded best of all methods without a decision. `stopped` counts
+    the reasons why samples are open, the most frequent first.
+
+    >>> print(MethodResult("crown", 22, 20, 22, 1.1, (("crown: the bound is not above 0", 2),)))
+    crown: 20 certified, 2 open (crown: the bound is not above 0), 0.05 s per sample
+    >>> print(MethodResult("branch-and-bound", 1, 0, 9, 0.2, broken=1))
+    branch-and-bound: 0 certified, 1 broken (it found an adversarial), 0.2 s per sample
     """
 
     method: str
@@ -39,11 +49,13 @@ class MethodResult:
     passes: int
     seconds: float
     stopped: tuple[tuple[str, int], ...] = ()
+    broken: int = 0
 
     def __str__(self) -> str:
-        why = "".join(f"; {count} open: {reason}" for reason, count in self.stopped)
+        broke = f", {self.broken:,} broken (it found an adversarial)" if self.broken else ""
+        left = "".join(f", {count:,} open ({reason})" for reason, count in self.stopped)
         per_sample = self.seconds / max(self.samples, 1)
-        return f"{self.method} certified {self.certified} of {self.samples}, {per_sample:.3g} s per sample{why}"
+        return f"{self.method}: {self.certified:,} certified{broke}{left}, {per_sample:.3g} s per sample"
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,26 @@ class Bracket:
         return self.open / self.robust.n if self.robust.n else float("nan")
 
     @property
+    def settled(self) -> bool:
+        """Whether every sample is decided: none is open."""
+        return not self.open
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the open samples lower the robust accuracy by at most its sampling error, half of its interval."""
+        return self.width <= (self.robust.high - self.robust.low) / 2
+
+    @property
+    def short(self) -> str:
+        """Both ends in per cent.
+
+        >>> Bracket(Proportion(40, 100), Proportion(45, 100)).short
+        '40.0 % certified <= true robust accuracy on these samples <= 45.0 % attacked'
+        """
+        low, high = (f"{100 * p.value:.1f} %" for p in self._ends)
+        return f"{low} certified <= true robust accuracy on these samples <= {high} attacked"
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The bracket and what each method did, one text each."""
         few = f"{self.doubtful} certified samples count as broken by chance alone: judge on more passes (draws)"
@@ -97,6 +129,14 @@ def bracket(run: "Run") -> Bracket | None:
     low, high = Proportion(states.count(CERTIFIED), n), Proportion(n - states.count(BROKEN), n)
     doubtful = len(np.setdiff1d(certified_ids(run), run.survivors())) - len(contradictions(run))
     return Bracket(low, high, _methods(run), doubtful)
+
+
+def proved(run: "Run") -> Bracket | None:
+    """Return the bracket if it rests on proofs alone: not on chance (smoothing), and without a contradiction."""
+    found = run.bracket
+    if found is None or not found.robust.n or run.randomised or len(contradictions(run)):
+        return None
+    return None if any(method.method == SMOOTHING for method in found.methods) else found
 
 
 def states(run: "Run") -> dict[int, State]:
@@ -160,18 +200,51 @@ def _clearly_broken(run: "Run", sample: int) -> bool:
 
 
 def _methods(run: "Run") -> tuple[MethodResult, ...]:
+    """Return what each method did, in the order in which they run."""
     table = run.certificates()
-    names = np.array(table["attack"].to_pylist(), dtype=object)
-    return tuple(_method(name, table.filter(pa.array(names == name))) for name in dict.fromkeys(names))
+    names = np.array([_decided_by(row) for row in table.select(DECIDED).to_pylist()], dtype=object)
+    is_open = np.isin(row_queries.ids_of(table), [i for i, state in run.states().items() if state == OPEN])
+    calls = (call.get("methods") for call in run.manifest.get("certifiers") or ())
+    order = [*(name for methods in calls if isinstance(methods, list) for name in methods), *names.tolist()]
+    present = sorted(set(names.tolist()), key=order.index)
+    return tuple(_method(name, table.filter(pa.array(names == name)), is_open[names == name]) for name in present)
 
 
-def _method(name: str, table: pa.Table) -> MethodResult:
-    reasons = Counter(reason for reason in table["stopped"].to_pylist() if reason)
+def by_proof(run: "Run") -> list[StageResult]:
+    """Return the samples that proofs examined and broke with counterexamples, as the result of one stage; or nothing.
+
+    The stage is named after the methods that found them.
+    """
+    table = run.certificates()
+    finders = dict.fromkeys(method.method for method in _methods(run) if method.broken)
+    broken = len(np.unique(row_queries.ids_of(table)[counted(table)]))
+    tried = len(np.unique(row_queries.ids_of(table)))
+    return [StageResult(f"proof ({', '.join(finders)})", tried, broken)] if finders else []
+
+
+DECIDED = ["attack", "broken", "verified", "stopped"]
+
+
+def _decided_by(row: Mapping[str, Any]) -> str:
+    """Return the method that broke the sample of a row, else the one with the best bound.
+
+    >>> row = {"attack": "certificate:crown", "broken": True, "verified": True, "stopped": "milp: a counterexample"}
+    >>> _decided_by(row), _decided_by({**row, "broken": False})
+    ('milp', 'crown')
+    """
+    finder, colon, _ = (row["stopped"] or "").partition(": ")
+    return finder if row["broken"] and colon else row["attack"].removeprefix(CERTIFICATE)
+
+
+def _method(name: str, table: pa.Table, is_open: npt.NDArray[np.bool_]) -> MethodResult:
+    ids, certified = row_queries.ids_of(table), np.asarray(pc.fill_null(table["certified"], False), dtype=bool)
+    reasons = Counter(reason for reason in table.filter(pa.array(is_open))["stopped"].to_pylist() if reason)
     return MethodResult(
-        name.removeprefix(CERTIFICATE),
-        len(np.unique(row_queries.ids_of(table))),
-        len(np.unique(row_queries.ids_of(table)[np.asarray(pc.fill_null(table["certified"], False), dtype=bool)])),
+        name,
+        len(np.unique(ids)),
+        len(np.unique(ids[certified])),
         pc.sum(table["passes"]).as_py() or 0,
         float(pc.sum(table["seconds"]).as_py() or 0.0),
         tuple(reasons.most_common()),
+        len(np.unique(ids[counted(table)])),
     )

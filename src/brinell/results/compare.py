@@ -1,7 +1,7 @@
 """Compare two Runs on the same samples: where outcomes differ, how much, and whether chance explains it."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Comparison:
     `both` counts the samples that are robust in A and in B, `neither` counts the samples that are robust in neither
     Run. `ids_only_a` are the ids of samples that are robust in A but not in B, `ids_only_b` are the ids of samples that
     are robust in B but not in A. `certified` are the certified accuracies of A and B on the common samples, None
-    without certificates. `verdicts` are the levels of both verdicts.
+    without certificates. `verdicts` are the levels of both verdicts, `runs` are A and B if they were read.
 
     >>> result = Comparison("resnet", "vit", both=90, neither=4, ids_only_a=(1, 2, 5), ids_only_b=(7, 8, 9))
     >>> print(result.robust_a, result.p_value)
@@ -40,6 +40,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     certified: tuple[Proportion | None, Proportion | None] = (None, None)
     verdicts: tuple[str, str] = ("", "")
+    runs: tuple[Run, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def only_a(self) -> int:
@@ -129,6 +130,7 @@ def compare(a: "Run | str | os.PathLike[str]", b: "Run | str | os.PathLike[str]"
         notes=_notes(a, b),
         certified=(_certified(a, ids), _certified(b, ids)),
         verdicts=(a.verdict.level, b.verdict.level),
+        runs=(a, b),
     )
 
 

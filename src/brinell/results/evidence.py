@@ -9,6 +9,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
 
 from brinell.finding import Finding, n_samples
 from brinell.results import row_queries
+from brinell.results.bracket import proved
 from brinell.results.format.schema import NUMBERS, counted
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def evidence(run: "Run") -> Iterable[str]:
     >>> next(iter(evidence(Run.open("tests/results/golden_run_v1"))))
     '3 of 5 correct samples are broken, each by an adversarial that was verified with a fresh pass.'
     """
+    yield from filter(None, [proof(run)])
     yield from _attacked(run)
     yield from (as_sentence(f"{f.name[0].upper()}{f.name[1:]}: {f.message}") for f in _passed(run))
 
@@ -54,10 +56,32 @@ def in_short(run: "Run") -> Iterable[str]:
     >>> len(list(in_short(Run.open("tests/results/golden_run_v1"))))
     1
     """
+    if run.verdict.level != "reliable":
+        yield from filter(None, [proof(run)])
     yield from _attacked(run)
     passed = [finding.name for finding in _passed(run)]
     if passed:
         yield f"Checks that found no problem: {', '.join(passed)}."
+
+
+def proof(run: "Run") -> str:
+    """Return what certificates say about the number, as a sentence; "" without certificates, or if chance is in them.
+
+    They say that every sample is decided, or how much too high the number can be.
+    """
+    found = proved(run)
+    if found is None or not found.narrow:
+        return ""
+    certified, rest = found.certified.k, found.robust.n - found.robust.k
+    if found.settled:
+        return (
+            f"Every sample is decided by proof: {certified:,} certified, {rest:,} misclassified or broken, 0 open. No "
+            "attack within this norm and radius can change the number."
+        )
+    return (
+        f"Certificates prove {certified:,} of {n_samples(found.robust.k, kind='survivor')} and leave {found.open:,} "
+        f"open: the robust accuracy is at most {100 * found.width:.1f} points too high, less than its sampling error."
+    )
 
 
 def _attacked(run: "Run") -> Iterable[str]:
@@ -139,6 +163,10 @@ def untested(run: "Run") -> Iterable[str]:
     >>> list(untested(Run.open("tests/results/golden_run_v1")))[-1]
     'Attacks made for this model.'
     """
+    found = proved(run)
+    if found is not None and found.settled:
+        yield "Other inputs, norms and radii: certificates hold for these samples and this threat only."
+        return
     findings, plan = {f.name: f for f in run.findings}, run.identity.plan
     test = findings.get(BINARIZATION)
     if test is None:

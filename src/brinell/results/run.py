@@ -14,7 +14,7 @@ from brinell.errors import MissingExtra, RunError
 from brinell.finding import Finding
 from brinell.results import row_queries
 from brinell.results.audit_bound import audit
-from brinell.results.bracket import bracket, certified_radii, states
+from brinell.results.bracket import bracket, by_proof, certified_radii, states
 from brinell.results.format import files
 from brinell.results.format.manifest import MANIFEST, Manifest, decode
 from brinell.results.format.schema import NUMBERS, ROWS, Evidence, counted, is_evidence, without_proofs
@@ -63,6 +63,16 @@ class Run:
         if isinstance(path, Run):
             return path
         return cls(path)
+
+    def named(self, name: str) -> "Run":
+        """Return this Run with another name of the model, for a report; what is stored stays as it is.
+
+        >>> Run.open("tests/results/golden_run_v1").named("Ours").identity.model.name
+        'Ours'
+        """
+        identity = dict(self._manifest.identity.raw)
+        identity["model"] = {**(identity.get("model") or {}), "name": name}
+        return Run(self.path, Manifest.read({**self._manifest.raw, "identity": identity}))
 
     @staticmethod
     def merge(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> "Run":
@@ -247,9 +257,13 @@ class Run:
         return [row_queries.stage(self.numbers(), name) for name in self.attacks]
 
     def steps(self) -> list[tuple[StageResult, Proportion]]:
-        """Return the attacks of the plan that attacked at least one sample, each with the accuracy after it."""
+        """Return the attacks of the plan that attacked at least one sample, each with the accuracy after it.
+
+        If proofs found counterexamples, they are the last step: the last accuracy is always the robust accuracy.
+        """
         pairs = zip(self.stages(), (p for _, p in self.accuracy_after()), strict=True)
-        return [(stage, p) for stage, p in pairs if stage.attacked]
+        proofs = [] if self.bracket is None else [(p, self.robust_accuracy) for p in by_proof(self)]
+        return [(stage, p) for stage, p in pairs if stage.attacked] + proofs
 
     @property
     def idle(self) -> str:

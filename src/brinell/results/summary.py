@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from brinell.finding import n_samples
+from brinell.results.bracket import proved
 from brinell.results.evidence import in_short
 from brinell.results.format.manifest import EVADE
 
@@ -33,6 +34,8 @@ def sentence(run: "Run") -> str:
     if run.bracket is not None:
         low = run.bracket.certified
         text += f"; {100 * low.value:.1f} % [{100 * low.low:.1f}, {100 * low.high:.1f}] are certified to be robust"
+        found = proved(run)
+        text += ", so every sample is decided by proof" if found is not None and found.settled else ""
     # A small random sample beside other evidence says little about how much was missed.
     layered = run.layers is not None and bool(run.layers.rings)
     if run.audit is not None and not run.audit.complete and not (layered and run.audit.too_small(p)):

@@ -9,7 +9,17 @@ import numpy as np
 
 from brinell.finding import Finding, Level, n_samples
 from brinell.results import bracket, row_queries
-from brinell.results.evidence import ACCESS, as_sentence, evidence, least_effort, replaced_gradients, untested
+from brinell.results.evidence import (
+    ACCESS,
+    BINARIZATION,
+    DIFFERENCES,
+    as_sentence,
+    evidence,
+    least_effort,
+    proof,
+    replaced_gradients,
+    untested,
+)  # fmt: skip
 from brinell.results.format.manifest import EVADE, StageRecord
 from brinell.results.format.schema import AUDIT, STOOD_STILL, counted, flagged
 
@@ -36,7 +46,7 @@ class Verdict:
     """The verdict on a Run: how far the Run can be trusted (`level`), and the findings that lower the level.
 
     The `anchor` of a finding is its section in the documentation. `evidence` lists what the verdict rests on, each with
-    its number, and `untested` what was not tested.
+    its number, and `untested` what was not tested. `ground` is the sentence of a verdict without findings.
 
     >>> print(Verdict("upper bound", (Finding("unfinished", "info", "The Run is not finished."),)))
     upper bound: The Run is not finished.
@@ -48,6 +58,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     evidence: tuple[str, ...] = field(default=(), compare=False)
     untested: tuple[str, ...] = field(default=(), compare=False)
+    ground: str = field(default="No check found a problem.", compare=False)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -55,7 +66,7 @@ class Verdict:
         return tuple(finding.message for finding in self.findings)
 
     def __str__(self) -> str:
-        return f"{self.level}: {' '.join(self.reasons) or 'No check found a problem.'}"
+        return f"{self.level}: {' '.join(self.reasons) or self.ground}"
 
 
 def judge(run: "Run") -> Verdict:
@@ -71,11 +82,35 @@ def judge(run: "Run") -> Verdict:
         for message in rule(run)
     ]
     worst = max((level for level, _ in judged), key=VERDICT_LEVELS.index, default=VERDICT_LEVELS[0])
-    return Verdict(worst, tuple(finding for _, finding in judged), tuple(evidence(run)), tuple(untested(run)))
+    ground = proof(run) or Verdict.ground
+    return Verdict(worst, tuple(finding for _, finding in judged), tuple(evidence(run)), tuple(untested(run)), ground)
 
 
-def _checked(level: Level, verb: str) -> Callable[["Run"], Iterable[str]]:
-    return lambda run: (f"Check {c.name} {verb}: {as_sentence(c.message)}" for c in run.findings if c.level == level)
+Rule = Callable[["Run"], Iterable[str]]
+# Checks that warn of attacks which find too little; other checks warn of the model.
+OF_ATTACKS = (
+    BINARIZATION, DIFFERENCES, "zero gradient", "equal margins", "reversed loss", "gradients at survivors",
+    "runner-up class",
+)  # fmt: skip
+
+
+def _checked(level: Level, verb: str) -> Rule:
+    return lambda run: (
+        f"Check {c.name} {verb}: {as_sentence(c.message)}"
+        for c in run.findings
+        if c.level == level and not (level == "warn" and c.name in OF_ATTACKS and _proved(run))
+    )
+
+
+def _proved(run: "Run") -> bool:
+    """Whether certificates leave so few samples open that stronger attacks could hardly change the number."""
+    found = bracket.proved(run)
+    return found is not None and found.narrow
+
+
+def _of_attacks(rule: Rule) -> Rule:
+    """Return a rule about what attacks may have missed: it does not apply where certificates bound that."""
+    return lambda run: () if _proved(run) else rule(run)
 
 
 def _empty(run: "Run") -> Iterable[str]:
@@ -169,7 +204,11 @@ FEWEST = 100
 
 def _too_few(run: "Run") -> Iterable[str]:
     n, survivors = run.clean_accuracy.n, len(run.survivors())
-    strong = run.identity.plan.strength in STRONG  # a weak plan has a rule of its own
+    found = bracket.proved(run)
+    if found is not None and found.settled:
+        return  # proofs need no other samples
+    # A weak plan has a rule of its own.
+    strong = run.identity.plan.strength in STRONG or _proved(run)
     if strong and run.finished and 0 < n < FEWEST and survivors:
         yield (
             f"Too few samples to tell: {n_samples(n)}, of which {survivors} withstood the attacks, while checks and "
@@ -181,7 +220,7 @@ def _weak(run: "Run") -> Iterable[str]:
     plan, identity = run.identity.plan.name, run.identity
     if identity.plan.strength in STRONG:
         return
-    weak, upper = f"The plan {plan} is weak:", "the robust accuracy is only an upper bound"
+    weak, upper = f"The plan {plan} is weak:", f"the robust accuracy is only an upper bound{_at_most(run)}"
     if identity.criterion == EVADE:
         remedy = "An attack made for this detector may find more."
         yield f"{weak} no ensemble against detectors is established yet, so {upper}. {remedy}"
@@ -193,6 +232,14 @@ def _weak(run: "Run") -> Iterable[str]:
     else:
         ensemble = "a strong ensemble that includes a black-box attack"
         yield f"{weak} without {ensemble} {upper}; to settle it, run the plan {_settling(run)}."
+
+
+def _at_most(run: "Run") -> str:
+    """Return how much too high the robust accuracy can be, as the end of a clause; "" without certificates."""
+    found = bracket.proved(run)
+    if found is None:
+        return ""
+    return f", at most {100 * found.width:.1f} points too high (certificates leave {found.open:,} open)"
 
 
 def _settling(run: "Run") -> str:
@@ -373,7 +420,7 @@ WORKING = ("unconstrained failure", "transfer failure")
 STRENGTH = ("silent success", "incomplete optimisation", "black box", "more steps", "random noise")
 
 
-def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], Iterable[str]]:
+def _probed(names: tuple[str, ...], alone: bool = False) -> Rule:
     """Return a rule that reports probe findings with these names; with `alone`, only for plans with a single attack."""
 
     def rule(run: "Run") -> Iterable[str]:
@@ -387,7 +434,7 @@ def _probed(names: tuple[str, ...], alone: bool = False) -> Callable[["Run"], It
     return rule
 
 
-RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = (
+RULES: tuple[tuple[VerdictLevel, str, Rule], ...] = (
     ("invalid", "failed-check", _checked("fail", "failed")),
     ("invalid", "no-rows", _empty),
     ("invalid", "certified-and-broken", _contradicted),
@@ -396,18 +443,18 @@ RULES: tuple[tuple[VerdictLevel, str, Callable[["Run"], Iterable[str]]], ...] = 
     ("suspicious", "missing-rows", _incomplete),
     ("suspicious", "guessing", _guessing),
     ("suspicious", "missing-classes", _missing_classes),
-    ("suspicious", "weak-plan", _claimed),
-    ("suspicious", "audit", _audit_contradicts),
-    ("suspicious", "black-box-wins", _black_box_wins),
-    ("suspicious", "surrogate-wins", _surrogate_wins),
+    ("suspicious", "weak-plan", _of_attacks(_claimed)),
+    ("suspicious", "audit", _of_attacks(_audit_contradicts)),
+    ("suspicious", "black-box-wins", _of_attacks(_black_box_wins)),
+    ("suspicious", "surrogate-wins", _of_attacks(_surrogate_wins)),
     ("suspicious", "non-finite-logits", _non_finite),
-    ("suspicious", "stood-still", _stood_still),
-    ("suspicious", "probe-of-gradients", _probed(GRADIENTS)),
-    ("suspicious", "probe-of-the-attack", _probed(WORKING)),
-    ("suspicious", "probe-of-strength", _probed(STRENGTH, alone=True)),
+    ("suspicious", "stood-still", _of_attacks(_stood_still)),
+    ("suspicious", "probe-of-gradients", _of_attacks(_probed(GRADIENTS))),
+    ("suspicious", "probe-of-the-attack", _of_attacks(_probed(WORKING))),
+    ("suspicious", "probe-of-strength", _of_attacks(_probed(STRENGTH, alone=True))),
     ("upper bound", "unfinished", _unfinished),
-    ("upper bound", "weak-plan", _weak),
-    ("upper bound", "audit", _unaudited),
+    ("upper bound", "weak-plan", _of_attacks(_weak)),
+    ("upper bound", "audit", _of_attacks(_unaudited)),
     ("upper bound", "too-few-samples", _too_few),
 )
 """Level, anchor on the page of the verdict, and rule; the worst level first."""

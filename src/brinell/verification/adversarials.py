@@ -55,7 +55,7 @@ class Verification(VerificationFindings):
 
     `attacked` are the ids of the samples that an attack broke. `doubtful` are the ids of samples whose adversarial now
     fools some passes of a randomised model, but not most. `again` says which survivors were attacked again and what
-    that shows, None if none were.
+    that shows, None if none were. `unchecked` says that no model was given, so that nothing could be verified.
 
     >>> from brinell.finding import Finding
     >>> print(Verification(3, findings=(Finding("sample", "fail", "not misclassified", sample=7),)))
@@ -68,6 +68,7 @@ class Verification(VerificationFindings):
     attacked: frozenset[int] | None = None
     doubtful: frozenset[int] = frozenset()
     again: Rerun | None = None
+    unchecked: bool = False
 
     @property
     def held(self) -> int:
@@ -77,6 +78,7 @@ class Verification(VerificationFindings):
 
     def __str__(self) -> str:
         text, n = f"{self.held} of {self.checked} adversarials verified", len(self.failures)
+        text = "No adversarial verified" if self.unchecked else text
         if n:
             text += f"; {n} sample{'s' * (n > 1)} failed: {self.first_failures()}{' …' if n > 5 else ''}"
         if self.again is None:

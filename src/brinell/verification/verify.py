@@ -77,7 +77,7 @@ def verify(
     objections += [] if opened.finished else [objection("finished", UNFINISHED)]
     notes = [] if opened.shards.listed is not None else [note("checksums", NO_CHECKSUMS)]
     if classifier is None:
-        return Verification(0, findings=(*objections, *notes, note("model", NO_MODEL)))
+        return Verification(0, findings=(*objections, *notes, note("model", NO_MODEL)), unchecked=True)
     model, data = coerce.as_classifier(classifier), _data(opened, problem)
     threat = provenance.threat_for(opened, data)
     if isinstance(threat.eps, Tensor):

@@ -97,7 +97,10 @@ ModelName = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted Run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the figures into a .svg, .png or .pdf file.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Draw the figures into a .svg, .png or .pdf file; needs the extra report."),
+]
 
 
 @dataclass(frozen=True)

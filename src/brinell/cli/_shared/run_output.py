@@ -1,6 +1,7 @@
 """Print a Run, or the estimated cost of a Run, as text or as JSON."""
 
 import shlex
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -11,10 +12,11 @@ from rich.text import Text
 from brinell.cli._shared.options import PrintFlags
 from brinell.cli._shared.terminal import add_row, interval, make_table, print_lines, print_report, print_table
 from brinell.cost.budget import Estimate, duration, rounded
+from brinell.errors import BrinellError
 from brinell.report.facts import facts
 from brinell.results import Proportion, Run, SeedRuns
 from brinell.results.evidence import in_short
-from brinell.results.format.manifest import EVADE
+from brinell.results.format.manifest import EVADE, MANIFEST, decode, differences
 from brinell.results.summary import mask_text
 
 COLOURS = {"reliable": "green", "upper bound": "bold", "suspicious": "yellow", "invalid": "red"}
@@ -53,13 +55,35 @@ def print_run(run: Run, console: Console) -> None:
 
 
 def next_commands(run: Run, model: str, data: str) -> dict[str, str]:
-    """Return what one does next with a Run, and the command for it; `model` and `data` are as on the command line."""
+    """Return what one does next with a Run, and the command for it; `model` and `data` are as on the command line.
+
+    If the folder of the Run has another Run on the same data, the newest of them is there to compare with.
+    """
     folder, given = shlex.quote(str(run.path)), f"--model {shlex.quote(model)} --data {shlex.quote(data)}"
+    other = neighbour(run)
+    both = "" if other is None else f"{shlex.quote(str(other))} {folder}"
+    pair = {"compare": f"brinell compare {both}", "LaTeX": f"brinell report {both} --format tex-table --out table.tex"}
     return {
+        **(pair if both else {}),
         "report": f"brinell report {folder} --data {shlex.quote(data)} --out report.html",
         "check again": f"brinell verify {folder} {given}",
         "share": f"brinell submit {folder} --out bundle.zip",
     }
+
+
+def neighbour(run: Run) -> Path | None:
+    """Return the newest other finished Run beside a Run that is of the same data and threat; None without one."""
+    found = []
+    for file in run.path.parent.glob(f"*/{MANIFEST}"):
+        try:
+            other = decode(file.parent)
+        except (BrinellError, OSError):
+            continue
+        same = other.identity.data.fingerprint == run.identity.data.fingerprint
+        same &= not differences(other.identity.threat.raw, run.identity.threat.raw)
+        if same and other.finished and file.parent.resolve() != run.path.resolve():
+            found.append((other.created or "", file.parent))
+    return max(found, default=("", None))[1]
 
 
 def print_next(commands: dict[str, str]) -> None:
@@ -116,6 +140,7 @@ def _summary(run: Run) -> Table:
         low = run.bracket.certified
         text = Text.assemble((f"{100 * low.value:.1f} %", "bold cyan"), f"  {interval(low)}, {run.bracket.open:,} open")
         add_row(grid, ("certified accuracy", text))
+        add_row(grid, ("bracket", run.bracket.short))
         for method in run.bracket.methods:
             add_row(grid, ("", str(method)))
     if run.repeats is not None:
@@ -123,7 +148,7 @@ def _summary(run: Run) -> Table:
     if run.identity.criterion == EVADE:
         add_row(grid, ("criterion", "misclassified and accepted by the detector; clean: correct and accepted"))
     add_row(grid, ("verdict", Text(verdict.level, COLOURS[verdict.level])))
-    for reason in list(verdict.reasons) or [str(verdict).partition(": ")[2]]:
+    for reason in verdict.reasons or (verdict.ground,):
         add_row(grid, ("", reason))
     for i, line in enumerate(in_short(run)):
         add_row(grid, ("" if i else "evidence", line))

@@ -54,7 +54,9 @@ def command() -> None:
     facts = {"brinell": version(), "python": platform.python_version(), **{n: metadata.version(n) for n in CORE}}
     for extra, modules in EXTRAS.items():
         installed = all(util.find_spec(module) is not None for module in modules)
-        facts[f"extra {extra}"] = "installed" if installed else f"not installed (pip install 'brinell[{extra}]')"
+        facts[f"extra {extra}"] = (
+            "installed" if installed else f"not installed (pip install 'brinell[{extra}]', in a clone '.[{extra}]')"
+        )
     print_facts({**facts, "devices": "\n".join(_devices())}, console)
     failed = False
     for device in ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]:

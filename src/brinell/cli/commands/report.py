@@ -7,6 +7,8 @@ import typer
 
 from brinell.cli._shared import load, options
 from brinell.core.dataset import Problem
+from brinell.errors import InputError
+from brinell.finding import n_samples
 from brinell.report.gate import check_gate, required_verdict
 from brinell.report.text_tables import known_format
 from brinell.report.write import FORMATS, format_of, save, text
@@ -28,7 +30,10 @@ def command(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="html, md, tex (or latex), json, csv, model-card or junit; default: by the ending of --out."),
+        typer.Option(
+            help="html, md, tex (or latex), tex-table (one table), json, csv, model-card or junit; default: by the "
+            "ending of --out."
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -54,6 +59,10 @@ def command(
             "Default with --fail-under: reliable."
         ),
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Name of a Run's model in the report; once per Run, in their order."),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="First compare every file of the Runs with its checksum."),
@@ -68,6 +77,7 @@ def command(
         run.shards.check_hashes()
         if run.shards.listed is None:
             typer.echo(f"{run.path}: {NO_CHECKSUMS}", err=True)
+    opened = renamed(opened, name or [])
     if (out, format, data) == (None, None, None) and required_verdict(least, require) is not None:
         _gate(opened, least, require)
         return
@@ -82,6 +92,17 @@ def command(
         path = save(out or PAGE, made)
         typer.echo(f"{path}, {path.stat().st_size / 1e3:,.0f} kB")
     _gate(opened, least, require, quiet=True)
+
+
+def renamed(runs: list[Run], names: list[str]) -> list[Run]:
+    """Return the Runs with these names of their models; without names, as they are."""
+    if names and len(names) != len(runs):
+        raise InputError(
+            expected=f"one --name for each of the {n_samples(len(runs), kind='Run')}",
+            got=f"{len(names)}",
+            remedy="Repeat --name in the order of the Runs.",
+        )
+    return [run.named(name) for run, name in zip(runs, names, strict=True)] if names else runs
 
 
 def _gate(runs: list[Run], least: float | None, require: str | None, quiet: bool = False) -> None:

@@ -16,6 +16,9 @@ from brinell.verification.review import certify, review
 from brinell.verification.submission import open_submission
 from brinell.verification.verify import verify
 
+# The exit code if no check failed, and the adversarial examples were not checked.
+UNCHECKED = 3
+
 
 def command(
     submissions: Annotated[
@@ -53,7 +56,11 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Check rows and adversarial examples, and attack random survivors again; exit code 1 if a check fails."""
+    """Check rows and adversarial examples, and attack random survivors again; exit code 1 if a check fails.
+
+    Without --model, only rows and manifest are compared, and the exit code is 3: nothing failed, but no adversarial
+    example was checked.
+    """
     sampling: dict[str, Any] = {
         "rerun": rerun,
         "hidden": hidden,
@@ -83,8 +90,8 @@ def command(
         typer.echo(str(result))
     if record is not None and result.ok and not json:
         typer.echo(f"Record: {summary['record']}")
-    if not result.ok:
-        raise typer.Exit(1)
+    if not result.ok or model is None:
+        raise typer.Exit(UNCHECKED if result.ok else 1)
 
 
 def _without_model(submissions: list[Path]) -> Verification:

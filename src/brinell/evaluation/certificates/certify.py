@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from brinell.arguments import DataLike, ModelLike
+from brinell.certification import Bounds
 from brinell.core.certificate import Certifier
 from brinell.core.dataset import READ, Chunk, Problem
 from brinell.core.model import Classifier
@@ -87,13 +88,16 @@ def _certify(
 ) -> None:  # fmt: skip
     stored, known, report = StoredRows(run.path), coerce.stored_samples(run), _Report(len(left), listener)
     seed = run.identity.seed or 0
+    certifier = call.certifier
+    if isinstance(certifier, Bounds):
+        certifier = replace(certifier, report=report.now)
     for chunk in _batches(data, left):
         coerce.require_same_samples(run, known, chunk)
         answer = clean(chunk, [oracle.output(chunk.x.to(oracle.classifier.device), named=chunk.ids)])
         require_same_answers(answer, stored.of(chunk.ids.tolist()))
         ball = threat_of(chunk.ids)
         x, y = (v.to(oracle.classifier.device) for v in (chunk.x, chunk.y))
-        found = call.certifier.certify(x, y, ball)
+        found = certifier.certify(x, y, ball)
         rows = certificate_rows(answer, found, ball, oracle, call.hash, seed)
         _begin(writer, call)
         writer.append(rows.table, *((rows.ids, rows.x) if run.images else ()))
@@ -130,9 +134,14 @@ class _Report:
 
     def __call__(self, samples: int, certified: int) -> None:
         self.done, self.certified = self.done + samples, self.certified + certified
+        self.now("")
+
+    def now(self, doing: str) -> None:
+        """Send the state and what is done next, if the last note is old or everything is done."""
         if self.done == self.samples or time.perf_counter() - self.last > EVERY:
             self.last = time.perf_counter()
-            self.listener(Note(f"certify: {self.done}/{self.samples} survivors, {self.certified} certified"))
+            state = f"certify: {self.done}/{self.samples} survivors tried, {self.certified} certified"
+            self.listener(Note(f"{state}{'; now ' if doing else ''}{doing}"))
 
 
 def _done(run: Run, call: Call) -> Ids:

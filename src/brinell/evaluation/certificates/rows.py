@@ -65,7 +65,8 @@ def _row(
     if verified is None or place is None:
         return row
     if not bool(verified.ok[place]):
-        return row | {"stopped": found.stopped or UNCONFIRMED}
+        finder = (found.stopped or found.method).partition(": ")[0]
+        return row | {"stopped": f"{finder}: {UNCONFIRMED}"}
     return row | {
         "broken": True, "verified": True, "verified_8bit": bool(verified.ok_8bit[place]),
         "adv_pred": int(verified.pred[place]), "distance": float(verified.distance[place]),

@@ -62,5 +62,5 @@ def _missing() -> MissingExtra:
     return MissingExtra(
         expected="matplotlib for a figure",
         got="an installation without it",
-        remedy="Install it: pip install 'brinell[report]'.",
+        remedy="Install it: pip install 'brinell[report]' (in a clone '.[report]').",
     )
