@@ -68,10 +68,10 @@ def _shapes(request: pytest.FixtureRequest) -> Iterator[None]:
 # The checks after the attacks take more than half of an evaluation of few samples. These tests make them, on sound
 # models and on others; so do the examples in docstrings.
 EXAMINED = (
-    "tests/checks/", "tests/cost/", "tests/defences/", "tests/detectors/", "tests/evaluation/", "tests/results/",
+    "tests/checks/", "tests/compat/", "tests/cost/", "tests/defences/", "tests/detectors/", "tests/evaluation/",
     "tests/autoattack/test_checks", "tests/autoattack/test_defences", "tests/autoattack/test_eleven",
     "tests/cli/test_adaptive", "tests/cli/test_verbs", "tests/fast/test_escalate", "tests/test_docs",
-    "tests/test_reference", "tests/verification/test_honest_runs",
+    "tests/results/", "tests/test_reference", "tests/verification/test_honest_runs",
 )  # fmt: skip
 
 

@@ -97,6 +97,8 @@ def edit(honest: Path, tmp_path: Path, change: Any) -> Path:
 
 ODD = (None, True, -1, 10**30, "x", [], {"x": None})
 MISSING = object()
+# For what nobody believes anything from: it may raise no error but Brinell's own.
+FEW = (MISSING, True, "x")
 
 
 def changed(manifest: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -117,7 +119,9 @@ def test_no_value_of_a_manifest_can_be_exchanged_or_left_out(honest: Path, tmp_p
     run, believed, seen = edit(honest, tmp_path, whole), [], 0
     for path in places(whole):
         name = dotted(path)
-        for value in (MISSING, *ODD):
+        if path[0] in ("checks", "notes") and len(path) > 1 and path[1]:
+            continue  # one check stands for all
+        for value in FEW if name.startswith(free) else (MISSING, *ODD):
             if (new := changed(whole, path, value)) == whole:
                 continue
             (run / "manifest.json").write_text(json.dumps(new))
