@@ -99,9 +99,9 @@ def soft_threshold(v: Doubles, allowed: Doubles, g: Scalars) -> Scalars:
     row = (torch.minimum(v, allowed).sum(1) > g).nonzero()[:, 0]
     if not len(row):
         return cut
-    # Not a single row, whose sum is split over threads and rounds differently.
-    row = row if len(row) > 1 else row.repeat(2)
-    if len(row) < len(g):
+    if len(row) < len(g) or len(row) == 1:
+        # Not a single row, whose sum is split over threads and rounds differently.
+        row = row if len(row) > 1 else row.repeat(2)
         v, allowed, g = v[row], allowed[row], g[row]
     low, high, level = torch.zeros_like(g), v.amax(1), torch.zeros_like(g)
     close = high * SAME
