@@ -34,7 +34,7 @@ def test_an_audit_bounds_what_the_short_plan_missed(tmp_path: Path) -> None:
     assert audit.bound == 8 / 12 and audit.at_least == 1 / 12 and not audit.objects
     assert audit.too_small(run.robust_accuracy)
     assert (audit.cost.forwards, audit.cost.samples) == (10, 2)
-    assert "at most 8 more" in str(run) and "full plan (two)" in run.sentence()
+    assert "at most 8 open" in str(run) and "full plan (two)" in run.sentence()
     reasons = " ".join(run.verdict.reasons)
     assert "only 4 gradients on some survivors" in reasons
     assert "audit is too small" in reasons
