@@ -65,10 +65,9 @@ def test_soft_threshold_solves_its_equation(columns, share):
     v = torch.tensor([[a / 4 for a, _ in columns]] * 2, dtype=torch.float64)
     allowed = torch.minimum(v, torch.tensor([[b / 4 for _, b in columns]], dtype=torch.float64))
     whole = allowed.sum(1)
-    cut = soft_threshold(v, allowed, whole * share / 100)
+    cut = soft_threshold(v, allowed, wanted := whole * share / 100)
     # A row that needs no threshold beside one that does.
-    beside = soft_threshold(v, allowed, whole * torch.tensor([share / 100, 2.0], dtype=torch.float64))
-    assert beside.tolist() == [float(cut[0]), 0.0]
+    assert soft_threshold(v, allowed, torch.stack([wanted[0], 2 * whole[1]])).tolist() == [float(cut[0]), 0.0]
     kept = torch.minimum((v - cut[:, None]).clamp(min=0), allowed).sum(1)
     torch.testing.assert_close(kept, whole * min(share, 100) / 100, rtol=1e-12, atol=1e-12)
     assert share < 100 or not cut.any()
