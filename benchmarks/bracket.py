@@ -14,7 +14,7 @@ import json
 import resource
 import subprocess
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,15 @@ def costs() -> str:
     return "\n".join(out)
 
 
+def versions() -> str:
+    """The limits in seconds and the versions of the stored lines, as Markdown."""
+    out = ["| model | seconds | version | samples |", "|---|---|---|---|"]
+    for name, lines in first_samples().items():
+        found = Counter((r["limit"], r.get("version", "–")) for r in lines if r["correct"])
+        out += [f"| {name} | {limit:g} | {version} | {n:,} |" for (limit, version), n in sorted(found.items())]
+    return "\n".join(out)
+
+
 def hard() -> str:
     """The samples that others proved unsafe, as Markdown."""
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -231,6 +240,10 @@ per sample. Raw results: bracket.jsonl.
 
 {costs}
 
+Seconds that every method had, and the version of the code (an early one is not recorded); `--again` replaces lines.
+
+{versions}
+
 # The PreAct-ResNet-18 for CIFAR-10
 
 The first 5 test images (5 classified correctly), interval and CROWN with 2 seconds per sample on one core: 0 certified
@@ -251,7 +264,9 @@ def write() -> None:
     """Write the page from the stored lines."""
     limits = {row["limit"] for rows in first_samples().values() for row in rows if row["correct"]}
     limit = " or ".join(f"{v:g}" for v in sorted(limits)) + " seconds"
-    (RESULTS / "bracket.md").write_text(PAGE.format(limit=limit, table=table(), costs=costs(), hard=hard()))
+    (RESULTS / "bracket.md").write_text(
+        PAGE.format(limit=limit, table=table(), costs=costs(), versions=versions(), hard=hard())
+    )
 
 
 if __name__ == "__main__":

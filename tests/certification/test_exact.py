@@ -11,10 +11,11 @@ from torch import nn
 
 from brinell.attacks import APGD, FMN
 from brinell.certification import Bounds, trace
-from brinell.certification.branch_and_bound import CEILING, Table, _narrowed, _split, optimise, roots
+from brinell.certification.branch_and_bound import CEILING, _narrowed, _split
 from brinell.certification.interval import Region
 from brinell.certification.linear_bounds import crown_ranges, differences
-from brinell.certification.relaxation import System, bound, columns, relaxed
+from brinell.certification.relaxation.bounds import System, bound, columns, relaxed
+from brinell.certification.relaxation.slopes import RangeTable, optimise, roots
 from brinell.certification.undecided import Undecided, reduce
 from brinell.core.threat import Linf, threat
 from brinell.ops import rng
@@ -167,7 +168,7 @@ def reduced(norm: str, eps: float, n: int = 4000) -> tuple[Undecided, torch.Tens
 @NORMS
 def test_no_margin_is_below_the_bound_of_its_subproblem(norm: str, eps: float) -> None:
     net, z, margin = reduced(norm, eps)
-    table, domains = Table.of(net), roots(net, len(net.targets))
+    table, domains = RangeTable.of(net), roots(net, len(net.targets))
     seen = 0
     for _ in range(4):
         domains = optimise(net, table, net.margins.at(domains.target), domains, 3, goal=torch.inf)[0]
@@ -182,7 +183,7 @@ def test_no_margin_is_below_the_bound_of_its_subproblem(norm: str, eps: float) -
 @NORMS
 def test_tightened_ranges_hold_where_the_margin_is_at_most_its_ceiling(norm: str, eps: float) -> None:
     net, z, margin = reduced(norm, eps)
-    table, tighter = Table.of(net), 0
+    table, tighter = RangeTable.of(net), 0
     domains = optimise(net, table, net.margins, roots(net, len(net.targets)), 10)[0]
     ceiling = domains.value.abs() * CEILING
     domains, table, _ = _narrowed(net, table, domains, ceiling, lambda: False)
@@ -197,7 +198,7 @@ def test_tightened_ranges_hold_where_the_margin_is_at_most_its_ceiling(norm: str
 def test_the_relaxed_network_gives_the_gradient_of_the_bound(norm: str, eps: float) -> None:
     net = reduced(norm, eps)[0]
     system, rows = System(net.neurons, net.layers), columns(net.margins)
-    lines = Table.of(net).lines(net, roots(net, len(net.targets)))
+    lines = RangeTable.of(net).lines(net, roots(net, len(net.targets)))
     choice = rng.uniform(rng.keys(2, torch.arange(net.count)), (len(net.targets),)).double()
     push = 0.1 * choice.flip(0)
     found = bound(system, net.region, rows, lines, choice, push)

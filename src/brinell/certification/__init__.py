@@ -4,8 +4,9 @@
 `operations` and `activations`, with the tables of `translate`. `interval` holds the region of allowed
 inputs and interval arithmetic, `linear_bounds` CROWN, `windows` its first steps from a convolution, `large` the
 ranges of large networks, `rounding` the errors of floating-point arithmetic. `undecided` reduces a ReLU network to its
-undecided neurons; `branch_and_bound` optimises their slopes and splits them; `milp` decides by integer programming.
-`activation_search` looks for adversarial examples with bounds as a guide.
+undecided neurons, `relaxation` bounds many subproblems of them at once and optimises the bounds, `branch_and_bound`
+splits them; `milp` decides by integer programming. `activation_search` looks for adversarial examples with bounds as a
+guide.
 """
 
 from brinell.certification.certify import Bounds

@@ -10,21 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brinell.certification.branch_and_bound import (
-    ROOT_STEPS,
-    STEPS,
-    Searched,
-    Table,
-    branch_and_bound,
-    optimise,
-    roots,
-    tightened,
-)  # fmt: skip
+from brinell.certification.branch_and_bound import ROOT_STEPS, STEPS, Searched, branch_and_bound, tightened
 from brinell.certification.interval import Ranges, Region, interval_ranges
 from brinell.certification.large.deviations import deviation_ranges
 from brinell.certification.linear_bounds import MEMORY, Expired, crown_ranges, differences, margins, never
 from brinell.certification.milp import exact
 from brinell.certification.network import TracedNetwork
+from brinell.certification.relaxation.slopes import RangeTable, optimise, roots
 from brinell.certification.trace import trace
 from brinell.certification.undecided import Undecided, reduce, reducible
 from brinell.core.certificate import Certificate
@@ -295,7 +287,7 @@ def _optimised(batch: SampleBatch, which: list[int], left: Callable[[], float]) 
         return
     net, passes = tightened(net, STEPS, lambda: left() <= 0)
     batch.reduced[i] = net
-    best, _, made = optimise(net, Table.of(net), net.margins, roots(net, len(net.targets)), ROOT_STEPS)
+    best, _, made = optimise(net, RangeTable.of(net), net.margins, roots(net, len(net.targets)), ROOT_STEPS)
     proved = batch.lowest[i][batch.lowest[i] > 0]
     least = min([float(best.value.min()), *proved.tolist()])
     batch.states[i].add("optimised", least, passes + made, "")

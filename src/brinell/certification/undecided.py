@@ -16,7 +16,7 @@ from brinell.certification.activations import Lines, Relu
 from brinell.certification.interval import Ranges, Region
 from brinell.certification.linear_bounds import MEMORY, Bound, backward, lines_of
 from brinell.certification.network import TracedNetwork, activation
-from brinell.certification.relaxation import Rows, System
+from brinell.certification.relaxation.bounds import Rows, System
 from brinell.certification.rounding import STEPS, UNIT64, gamma
 from brinell.ops.rowwise import concat
 

@@ -53,7 +53,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class UndecidedLayer:
     """The undecided neurons of one layer: their positions, and their inputs as functions of x and earlier outputs."""
 
     part: slice
@@ -71,10 +71,12 @@ class System:
         for part in layers:
             rows = neurons.at(part)
             outputs = Matrix(rows.outputs[:, : part.start].contiguous()) if part.start else None
-            self.layers.append(Layer(part, Matrix(rows.inputs), outputs, rows.constant[:, None], rows.slack[:, None]))
+            self.layers.append(
+                UndecidedLayer(part, Matrix(rows.inputs), outputs, rows.constant[:, None], rows.slack[:, None])
+            )
 
 
-class Lines(NamedTuple):
+class LineColumns(NamedTuple):
     """Lines of every neuron (row) in every subproblem (column).
 
     The slope below is `fixed` plus `free` times a choice in [0, 1]; the line above has a slope and a height at 0.
@@ -86,7 +88,7 @@ class Lines(NamedTuple):
     height: Tensor
 
     @classmethod
-    def between(cls, lower: Tensor, upper: Tensor, slope: Tensor) -> "Lines":
+    def between(cls, lower: Tensor, upper: Tensor, slope: Tensor) -> "LineColumns":
         """Return the lines on the intervals of the neurons; `slope` is that below zero, as a column."""
         unstable = ((lower < 0) & (upper > 0)).to(lower.dtype)
         fixed = slope + (1 - slope) * (lower >= 0)
@@ -94,14 +96,14 @@ class Lines(NamedTuple):
         chord = unstable * (upper - slope * lower) / width + (1 - unstable) * fixed
         return cls(fixed, unstable * (1 - slope), chord, unstable * upper * (1 - chord))
 
-    def to(self, dtype: torch.dtype) -> "Lines":
+    def to(self, dtype: torch.dtype) -> "LineColumns":
         """Return the lines in another precision."""
-        return Lines(*(v.to(dtype) for v in self))
+        return LineColumns(*(v.to(dtype) for v in self))
 
-    def decided(self, neuron: Tensor, slope: Tensor) -> "Lines":
+    def decided(self, neuron: Tensor, slope: Tensor) -> "LineColumns":
         """Return the lines where one neuron of every subproblem is linear, with these slopes."""
         values = zip(self, (slope, 0 * slope, slope, 0 * slope), strict=True)
-        return Lines(*(v.scatter(0, neuron[None], new[None]) for v, new in values))
+        return LineColumns(*(v.scatter(0, neuron[None], new[None]) for v, new in values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +117,13 @@ class Bounded:
 
 
 def bound(
-    system: System, region: Region, rows: Rows, lines: Lines, choice: Tensor, push: Tensor, layers: int | None = None
+    system: System,
+    region: Region,
+    rows: Rows,
+    lines: LineColumns,
+    choice: Tensor,
+    push: Tensor,
+    layers: int | None = None,
 ) -> Bounded:
     """Return lower bounds on `rows`, one per column, whatever the choices in [0, 1] are.
 
@@ -153,7 +161,7 @@ def minimiser(region: Region, a: Tensor) -> Tensor:
 
 
 def relaxed(
-    system: System, region: Region, found: Bounded, lines: Lines, choice: Tensor, layers: int | None = None
+    system: System, region: Region, found: Bounded, lines: LineColumns, choice: Tensor, layers: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return where the relaxed network has a bound: the point x, and every neuron's input and output, in columns.
 
