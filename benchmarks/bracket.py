@@ -246,10 +246,7 @@ Seconds that every method had, and the version of the code (an early one is not 
 
 # The PreAct-ResNet-18 for CIFAR-10
 
-The first 5 test images (5 classified correctly), interval and CROWN with 2 seconds per sample on one core: 0 certified
-at 0.001/255 and 0 at 8/255, 3.5 CPU seconds per sample, 1.9 GiB, no error. With 17 convolutions, intervals of single
-points are wider than any margin from the rounding of float32 alone, and CROWN for half a million neurons needs a GPU
-or hours.
+At small radii, with half a million neurons: certified_curve.md, by `benchmarks/certified_curve.py`.
 
 # Samples proved unsafe by others
 
