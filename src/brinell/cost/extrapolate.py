@@ -154,7 +154,8 @@ def _escalation(
     passes = rounded(sum(m.forwards + m.backwards for m in more))
     cost_text = f"{passes} passes, {duration(sum(m.seconds for m in more))}"
     if not certain:
-        return f"If the audit contradicts the plan, auditing all survivors adds {cost_text}."
+        contradicted = f"If the audit contradicts the plan, auditing all survivors adds {cost_text}."
+        return f"{contradicted} --audit 0 (audit=0) leaves it out: then the result is an upper bound."
     for k, m in zip(audited, more, strict=True):
         stages[k + 1] = _sum(stages[k + 1], m, 1.0)
     why = "a check warns" if a.warned else "the audit will be too small"
