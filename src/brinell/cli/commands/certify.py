@@ -25,7 +25,7 @@ def command(
         str | None,
         typer.Option(help="The last method to try: interval, crown, optimised, branch-and-bound, exact; or smoothing."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time limit per sample.")] = SECONDS,
+    seconds: Annotated[float, typer.Option(help="Time limit per sample and method.")] = SECONDS,
     draws: Annotated[
         int | None, typer.Option(help="Draws per sample of smoothing; default: 10,000.", show_default=False)
     ] = None,
