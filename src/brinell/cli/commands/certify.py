@@ -40,7 +40,7 @@ def command(
         if not isinstance(classifier, Smoothed) or method not in (None, SMOOTHING):
             raise typer.BadParameter("--draws needs a model of brinell.models.smoothed and the method smoothing.")
         chosen = Smoothing(classifier, opened.identity.seed or 0, n=draws)
-    problem = load.data_of(opened, data, n)
+    problem = load.data_of(opened, data, load.size_of(opened) if n is None else n)
     found = certify(opened, classifier, problem, method=chosen, seconds=seconds, progress=output.progress)
     output_run(found, output)
     if not output.json:
