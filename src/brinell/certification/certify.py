@@ -218,15 +218,15 @@ def _interval(batch: SampleBatch, which: list[int], left: Callable[[], float]) -
 def _crown(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> None:
     """Bound samples by CROWN; those that are open when the time is over have that as their reason.
 
-    Neurons are refined in the first half of the time, so that the other half remains for the bound on the logits.
+    The last tenth of the time remains for the bound on the logits: neurons that are not refined by then keep intervals.
     """
     bounded = deviation_ranges if batch.network.neurons > LARGE else crown_ranges
-    half = left() / 2
+    rest = left() / 10
 
     def expired() -> bool:
         if left() <= 0:
             raise TimeLimit
-        return left() <= half
+        return left() <= rest
 
     try:
         _propagate(batch, which, "crown", lambda region: bounded(batch.network, region, expired), expired)
@@ -235,7 +235,7 @@ def _crown(batch: SampleBatch, which: list[int], left: Callable[[], float]) -> N
         for i in which:
             batch.states[i].add("crown", -torch.inf, 0, "time limit")
         return
-    if left() <= half:
+    if left() <= rest:
         for i in which:
             if not batch.states[i].finished:
                 batch.states[i].stopped = "crown: time limit, some neurons may have intervals"

@@ -95,7 +95,9 @@ def as_markdown(runs: Sequence[Run]) -> str:
             alone = f" {own.get(stage.attack, '')} |" if own else ""
             lines.append(f"| {_cell(stage.attack)} | {p} | {stage.broken:,} of {stage.attacked:,} |{alone}")
         lines += [
-            line for text in (run.bracket.lines if run.bracket else ()) for line in ("", f"Bracket: {_cell(text)}")
+            line
+            for i, text in enumerate(run.bracket.lines if run.bracket else ())
+            for line in ("", f"{'Certificates' if i else 'Bracket'}: {_cell(text)}")
         ]
         lines += ["", f"Verdict: {_cell(run.verdict)}", "", f"Evidence: {_cell(' '.join(run.verdict.evidence))}"]
         lines += ["", f"Not tested: {_cell(' '.join(run.verdict.untested))}", "", _cell(run.sentence())]

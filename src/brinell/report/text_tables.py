@@ -145,7 +145,8 @@ def comparison_as_latex(c: Comparison, label: str | None = None) -> str:
     names = (re.sub(r"[^\w.]+", "-", name, flags=re.ASCII).strip("-") for name in (c.name_a, c.name_b))
     key = "-".join(names) if label is None else label
     if c.runs:
-        c = replace(c, **dict(zip(("name_a", "name_b"), labels(list(c.runs)), strict=True)))
+        name_a, name_b = labels(list(c.runs))
+        c = replace(c, name_a=name_a, name_b=name_b)
     return HEAD + _comparison(c, f"paired-{key}")
 
 

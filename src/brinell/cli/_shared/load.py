@@ -27,13 +27,10 @@ def data(spec: str, n: int | None, part: str | None, model: Classifier | None = 
 
 
 def data_of(run: Run, spec: str | None, n: int | None) -> Problem:
-    """Return the samples that --data and --n select; without --data, those that the Run names.
-
-    Without --n, there are as many as the Run has, if it has the first ones.
-    """
+    """Return the samples that --data and --n select; without --data, those that the Run names, as many as it has."""
     stored = run.identity.data
     if spec is not None:
-        return data(spec, _first(run) if n is None else n, None)
+        return data(spec, n, None)
     if not stored.name:
         raise InputError(
             expected="--data, because the Run does not name its data", got="no --data", remedy="Add --data DATA."
@@ -41,7 +38,7 @@ def data_of(run: Run, spec: str | None, n: int | None) -> Problem:
     return data(stored.name, stored.n if n is None else n, None)
 
 
-def _first(run: Run) -> int | None:
+def size_of(run: Run) -> int | None:
     """Return the number of samples of a Run of the first samples of its data; None for a Run of others."""
     n, ids = run.identity.data.n, row_queries.samples(run.numbers())
     return n if n == len(ids) and bool((ids == range(len(ids))).all()) else None

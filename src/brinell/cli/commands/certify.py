@@ -25,7 +25,7 @@ def command(
         str | None,
         typer.Option(help="The last method to try: interval, crown, optimised, branch-and-bound, exact; or smoothing."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time limit per sample.")] = SECONDS,
+    seconds: Annotated[float, typer.Option(help="Time limit per sample and method.")] = SECONDS,
     draws: Annotated[
         int | None, typer.Option(help="Draws per sample of smoothing; default: 10,000.", show_default=False)
     ] = None,
@@ -40,7 +40,7 @@ def command(
         if not isinstance(classifier, Smoothed) or method not in (None, SMOOTHING):
             raise typer.BadParameter("--draws needs a model of brinell.models.smoothed and the method smoothing.")
         chosen = Smoothing(classifier, opened.identity.seed or 0, n=draws)
-    problem = load.data_of(opened, data, n)
+    problem = load.data_of(opened, data, load.size_of(opened) if n is None else n)
     found = certify(opened, classifier, problem, method=chosen, seconds=seconds, progress=output.progress)
     output_run(found, output)
     if not output.json:
