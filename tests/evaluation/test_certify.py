@@ -139,9 +139,9 @@ def test_an_interrupted_call_goes_on_where_it_stopped(finished, monkeypatch: pyt
             except Killed:
                 left += 1
         killed = Run.open(out)
-        assert killed.finished and killed.verdict.level == whole.verdict.level
-        assert killed.robust_accuracy == whole.robust_accuracy
+        assert killed.finished and killed.robust_accuracy == whole.robust_accuracy
         run = brinell.certify(out, net, data, method=exact, progress=False)
+        assert run.verdict.level == whole.verdict.level
         assert run.certificates().drop_columns(["seconds"]).equals(whole.certificates().drop_columns(["seconds"]))
     assert left >= 3
 
