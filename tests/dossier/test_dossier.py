@@ -161,7 +161,7 @@ def test_certificates_give_the_lower_end_and_counterexamples_the_upper(folder: P
     assert shares["0/robust"][:2] == [29, 50] == [run.robust_accuracy.k, run.robust_accuracy.n]
     assert shares["0/broken/3"][:2] == [1, 1]
     text = page_of(payload)
-    assert "no certificates" not in text and "15 are certified" in text and "crown certified 15 of" in text
+    assert "no certificates" not in text and "15 are certified" in text and "crown: 15 certified" in text
     write_dossier([run], tmp_path / "page.html", key=folder / "key.pem")
     assert check(tmp_path / "page.html")[-1].startswith("OK")  # with the certified share of every class
     payload["runs"][0]["samples"]["certified"] = base64.b64encode(bytes(50 * [1])).decode()

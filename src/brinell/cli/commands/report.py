@@ -61,7 +61,7 @@ def command(
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="Name of a Run's model in the report; once per Run, in their order."),
+        typer.Option("--name", help="Name of the model in the report; once per Run, in their order."),
     ] = None,
     strict: Annotated[
         bool,
