@@ -246,7 +246,9 @@ Seconds that every method had, and the version of the code (an early one is not 
 
 # The PreAct-ResNet-18 for CIFAR-10
 
-At small radii, with half a million neurons: certified_curve.md, by `benchmarks/certified_curve.py`.
+The first 5 test images (5 classified correctly), interval and CROWN with 2 seconds per sample on one core: 0 certified
+at 8/255, 3.5 CPU seconds per sample, 1.9 GiB, no error. Small radii: certified_curve.md, by
+`benchmarks/certified_curve.py`.
 
 # Samples proved unsafe by others
 

@@ -5,7 +5,8 @@ Usage: python benchmarks/certified_curve.py [--n 20] [--start 0] [--largest 0.1]
 BRINELL_SHARED names the folder with the network and the data. The ranges of all values are computed once per sample,
 for the largest radius; they hold for smaller radii too, where only the bound on the margins is computed again. APGD
 attacks the same samples at every radius. Seconds are CPU seconds of one process on one core. Every finished sample is
-one line of results/certified_curve.jsonl; a sample that is there for the same largest radius is not computed again.
+one line of results/certified_curve.jsonl; a sample that is there for the same largest radius and as much work is not
+computed again.
 Writes results/certified_curve.md, with `--n 0` nothing else.
 """
 
@@ -25,7 +26,7 @@ import brinell
 from brinell.attacks import APGD
 from brinell.certification import trace
 from brinell.certification.interval import Region
-from brinell.certification.large.deviations import deviation_ranges
+from brinell.certification.large.deviations import WORK, deviation_ranges
 from brinell.certification.linear_bounds import margins
 
 RESULTS = Path(__file__).parent / "results"
@@ -68,11 +69,11 @@ def attacked(model: Any, x: torch.Tensor, y: torch.Tensor, largest: float) -> li
 def run(start: int, n: int, largest: float) -> None:
     """Attack and bound the samples that are not stored yet."""
     model, (x, y) = par18(), cifar()
-    known = {(row["index"], row["largest"]) for row in stored()}
-    for i in (i for i in range(start, start + n) if (i, largest) not in known):
+    known = {(row["index"], row["largest"], row["work"]) for row in stored()}
+    for i in (i for i in range(start, start + n) if (i, largest, WORK) not in known):
         logits = model.forward(x[i : i + 1]).logits[0]
         margin = float(logits[y[i]] - logits.scatter(0, y[i], -torch.inf).max())
-        line: dict[str, Any] = {"index": i, "largest": largest, "margin": round(margin, 5)}
+        line: dict[str, Any] = {"index": i, "largest": largest, "work": WORK, "margin": round(margin, 5)}
         if margin > 0:
             line["broken"] = attacked(model, x[i : i + 1], y[i : i + 1], largest)
             line |= certified(model, x[i : i + 1], y[i : i + 1], largest)
@@ -80,7 +81,7 @@ def run(start: int, n: int, largest: float) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def table(rows: list[dict[str, Any]], largest: float) -> str:
+def table(rows: list[dict[str, Any]], largest: float, work: float) -> str:
     """Both ends at every radius, as Markdown."""
     right = [row for row in rows if row["margin"] > 0]
     out = ["| radius | n | certified | attacked, APGD | both |", "|---|---|---|---|---|"]
@@ -93,15 +94,16 @@ def table(rows: list[dict[str, Any]], largest: float) -> str:
     if right:
         spent, undecided = (np.mean([row[k] for row in right]) for k in ("seconds", "undecided"))
         out.append(
-            f"\nRanges at {largest:g}/255: {spent:.0f} CPU seconds per sample, {max(row['gib'] for row in right)} GiB "
-            f"at most; {undecided:,.0f} of {right[0]['neurons']:,} neurons undecided on average."
+            f"\nRanges at {largest:g}/255, {work:.1g} multiplications per node: {spent:.0f} CPU seconds per sample, "
+            f"{max(row['gib'] for row in right)} GiB at most; {undecided:,.0f} of "
+            f"{right[0]['neurons']:,} neurons undecided on average."
         )
     return "\n".join(out)
 
 
 PAGE = """# The certified curve of the PreAct-ResNet-18 for CIFAR-10
 
-The first n test images, by `benchmarks/certified_curve.py`; intervals at 95 %. The claim is about the network as
+n of the first 20 test images, by `benchmarks/certified_curve.py`; intervals at 95 %. The claim is about the network as
 float32 computes it. Raw results: certified_curve.jsonl.
 
 {tables}
@@ -111,8 +113,8 @@ float32 computes it. Raw results: certified_curve.jsonl.
 def write() -> None:
     """Write the page from the stored lines."""
     rows = stored()
-    sizes = sorted({row["largest"] for row in rows})
-    tables = [table([row for row in rows if row["largest"] == size], size) for size in sizes]
+    sizes = sorted({(row["largest"], row["work"]) for row in rows})
+    tables = [table([row for row in rows if (row["largest"], row["work"]) == size], *size) for size in sizes]
     (RESULTS / "certified_curve.md").write_text(PAGE.format(tables="\n\n".join(tables)))
 
 

@@ -23,7 +23,7 @@ from brinell.certification.operations import Affine, Convolution, Linear, Scale,
 from brinell.certification.rounding import UNIT32, UNIT64, gamma
 
 # Multiplications for all neurons of a node, after which their passes stop at the next node that all paths cross.
-WORK = 7e11
+WORK = 4e12
 # Sums of more terms are made in float64, because float32 proves little about them.
 MOST = 2**21
 # Neurons of one pass.
