@@ -126,7 +126,7 @@ def latex_key(runs: Sequence[Run]) -> str:
     """Return models, data, threats and plans of Runs as the end of a LaTeX label.
 
     >>> latex_key([Run.open("tests/results/golden_run_v1")])
-    'golden-synthetic-linf-8-255-custom'
+    'toy-net-toys-linf-8-255-golden'
     """
     columns: list[list[str]] = [[], [], [], []]
     for run in runs:
