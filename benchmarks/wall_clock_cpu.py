@@ -205,8 +205,8 @@ PUBLISHED, SHIPPED = "torchattacks, 100 steps", "torchattacks, its 10 steps"
 class Bound:
     """The most that a command of ours may take.
 
-    `ratio` bounds its processor time by that of AutoAttack with its published 100 steps; `seconds` bounds its processor
-    time, or with `clock` its wall clock.
+    `ratio` bounds its time by that of AutoAttack with its published 100 steps; `seconds` bounds its processor time, or
+    with `clock` its wall clock.
     """
 
     ratio: float | None = None
@@ -281,15 +281,23 @@ def latest(part: Part, rows: list[dict[str, Any]]) -> dict[str, list[dict[str, A
 
 def lines(part: Part, rows: list[dict[str, Any]]) -> Iterator[str]:
     by_side = latest(part, rows)
-    seconds = {side: statistics.median(r["processor"] for r in found) for side, found in by_side.items()}
+    walls, seconds = (
+        {side: statistics.median(r[kind] for r in found) for side, found in by_side.items()}
+        for kind in ("wall", "processor")
+    )
     for name, (_, bound) in part.ours.items():
         if name not in by_side:
             continue
         mine = by_side[name]
         cells = [f"`{name}`, {part.text}", _span(mine, "wall"), _span(mine, "processor")]
-        cells += [_span(by_side.get(side, []), "processor") for side in (PUBLISHED, SHIPPED)]
+        for side in (PUBLISHED, SHIPPED):
+            there = by_side.get(side, [])
+            cells.append(f"{_span(there, 'wall')} ({_span(there, 'processor')})" if there else "–")
         if bound.ratio is not None:
-            shares = [f"{seconds[name] / seconds[s]:.2f}" if s in seconds else "–" for s in (PUBLISHED, SHIPPED)]
+            shares = [
+                f"{walls[name] / walls[s]:.2f} ({seconds[name] / seconds[s]:.2f})" if s in seconds else "–"
+                for s in (PUBLISHED, SHIPPED)
+            ]
             cells += [f"≤ {bound.ratio}", " / ".join(shares)]
         else:
             taken = statistics.median(r["wall" if bound.clock else "processor"] for r in mine)
@@ -321,10 +329,9 @@ TEXT = """# Wall clock and processor time on a CPU
 
 Written by `benchmarks/wall_clock_cpu.py` from `wall_clock_cpu.jsonl`. Python {python}, torch {torch}, {machine},
 {threads}. Every figure is a fresh process, with imports, checks, verification and the stored Run. Default options.
-The machine was shared with other work (load averages of {low} to {high} on {cores} cores), so ratios compare
-processor time (user and system, of the process and its children), the sides measured in turns. Load raises processor
-time too: the same reference took 16.1 s at load 8 and 24.2 s at load 14, so times without a ratio are upper bounds. The
-small CNN is the demonstration model (Linf, eps 0.1).
+Load averages when a command began: {low} to {high} on {cores} cores; the sides were measured in turns. Ratios are of
+the wall clock and, in brackets, of processor time (user and system, of the process and its children). The small CNN is
+the demonstration model (Linf, eps 0.1).
 
 AutoAttack of torchattacks 3.5.1 attacks all samples in one batch. It takes 10 steps of APGD and FAB where the published
 AutoAttack takes 100, so both are measured: with `steps = 100`, and as it is.{remarks}
