@@ -1,5 +1,6 @@
 """The interface of the README, keyword by keyword."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,21 @@ def test_robust_accuracy_is_a_number_with_an_interval(made: Run) -> None:
     assert 0 <= p.low <= float(p) <= p.high <= 1
     assert p.n == 40
     assert float(p) <= float(made.clean_accuracy)
+    assert p <= made.clean_accuracy and p > -1 and 2 * p == 2 * float(p) and sorted([2, p])[0] is p
+    assert f"{p:.3f}" == f"{float(p):.3f}" and round(p, 3) == round(float(p), 3)
+    assert json.loads(json.dumps({"accuracy": p})) == {"accuracy": float(p)}
+
+
+def test_runs_problems_and_threats_print_and_compare(made: Run, problem: Problem) -> None:
+    assert all(text in repr(made) for text in (str(made.path), "Linf 8/255", "pgd20", "finished", "n = 40"))
+    assert f"{len(problem)} samples of 1 × 28 × 28" in repr(problem)
+    assert Linf("8/255") == Linf(8 / 255) != Linf("4/255") and hash(Linf("8/255")) == hash(Linf(8 / 255))
+
+
+def test_rows_become_a_frame(made: Run) -> None:
+    pytest.importorskip("pandas")
+    frame = made.to_pandas()
+    assert len(frame) == made.rows().num_rows and list(frame.columns) == made.rows().column_names
 
 
 def test_rows_are_one_per_sample_and_attack(made: Run) -> None:
