@@ -92,6 +92,23 @@ def test_epsilon_zero_is_the_clean_outcome() -> None:
         assert torch.equal(clipped[0], X) and torch.equal(hit[0], wrong) and hit.shape == (2, N)
 
 
+@pytest.mark.parametrize("width", [1, 255])
+def test_radii_up_to_and_beyond_the_whole_box(width: int) -> None:
+    """Foolbox's example ends its list of epsilons with 1.0: from there on every image of the box is allowed."""
+    fmodel, x = fb.PyTorchModel(lambda z: NET(z / width), (0, width)), width * X
+    few = fb.attacks.LinfBasicIterativeAttack(steps=3)(fmodel, x, Y, epsilons=[0.1 * width])
+    _, clipped, hit = fb.attacks.LinfBasicIterativeAttack(steps=3)(
+        fmodel, x, Y, epsilons=np.array([0.0, 0.1, 1.0, 7.0]) * width
+    )
+    assert torch.equal(hit[1], few[2][0]) and torch.equal(clipped[1], few[1][0])
+    assert hit[2].all() and torch.equal(hit[2], hit[3]) and torch.equal(clipped[2], clipped[3])
+    assert float(clipped[3].min()) >= 0 and float(clipped[3].max()) <= width
+    _, _, hit = fb.attacks.FGM()(fmodel, x, Y, epsilons=[28.0 * width, 1e9])
+    assert torch.equal(hit[0], hit[1])
+    with pytest.raises(brinell.InputError, match="at least 0"):
+        fb.attacks.FGSM()(fmodel, x, Y, epsilons=[0.1, -1])
+
+
 def test_the_modules_are_those_of_foolbox() -> None:
     from brinell.compat.foolbox.attacks import LinfPGD
     from brinell.compat.foolbox.criteria import Misclassification

@@ -1,5 +1,6 @@
 """Attacks under the names of Foolbox, called as there: `attack(fmodel, x, criterion, epsilons=…)`."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ class _Attack:
     ) -> tuple[Any, Any, Any]:
         result, inputs = like(inputs), plain(inputs)
         several = isinstance(epsilons, Iterable) and getattr(epsilons, "ndim", 1) > 0
-        radii = [None if e is None else parse_eps(e) for e in (epsilons if several else [epsilons])]
+        radii = [self._radius(e, inputs, model.width) for e in (epsilons if several else [epsilons])]
         each = [self._at(model, inputs, criterion, e, seed) for e in radii]
         if not several:
             raw, clipped, hit = each[0]
@@ -46,15 +47,23 @@ class _Attack:
         raws, clips, hits = zip(*each, strict=True)
         return list(map(result, raws)), list(map(result, clips)), result(torch.stack(hits))
 
+    def _radius(self, eps: Any, x: Tensor, width: float) -> float | None:
+        """Return a radius in the bounds of the model; where the ball covers the box, the largest one that does not."""
+        refuse_unless(
+            eps is not None or self.part(1.0).minimum_norm, "epsilons, the radii of this attack", "epsilons=None",
+            "Write epsilons=[0.03], or use an attack of the smallest distance such as L2FMNAttack.",
+        )  # fmt: skip
+        if eps is None:
+            return None
+        size, value = SIZES[norm_name(self.norm)], parse_eps(eps)
+        refuse_unless(value >= 0, "epsilons of at least 0", str(eps), "Write epsilons=[0.03].")
+        return min(value, math.nextafter(size.diameter(x[0].numel()), 0) * (1 if size.counts else width))
+
     def _at(self, model: PyTorchModel, x: Tensor, criterion: Any, eps: float | None, seed: int) -> tuple[Any, Any, Any]:
         labels, targeted = labels_of(criterion)
         kind, count = norm_name(self.norm), self.restarts
         scale = 1.0 if SIZES[kind].counts else 1 / model.width
         part = self.part(eps or 1.0)
-        refuse_unless(
-            eps is not None or part.minimum_norm, "epsilons, the radii of this attack", "epsilons=None",
-            "Write epsilons=[0.03], or use an attack of the smallest distance such as L2FMNAttack.",
-        )  # fmt: skip
         u = model.inwards(x)
         found = near = u
         if eps != 0 or part.minimum_norm:
