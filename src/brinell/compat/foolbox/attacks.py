@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from brinell import attacks as ours
+from brinell.attacks._common import misclassified
+from brinell.attacks.minimum_norm.deepfool import DeepFoolState
+from brinell.attacks.minimum_norm.fab import nearest_boundary
 from brinell.compat.foolbox.criteria import labels_of
 from brinell.compat.foolbox.models import PyTorchModel, like, plain
 from brinell.compat.functions import predictions, refuse_unless
 from brinell.compat.missing import refuse_name
-from brinell.core.attack import AnyAttack
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.plan import Restarts
-from brinell.core.threat import Threat, norm_name, parse_eps, threat
+from brinell.core.threat import Ball, Threat, norm_name, parse_eps, threat
 from brinell.ops.norms import SIZES
+from brinell.ops.rowwise import rows, where
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,19 @@ class L2FastGradientAttack(LinfFastGradientAttack):
     norm: ClassVar[str] = "L2"
 
 
+@dataclass(frozen=True)
+class _DeepFool(ours.DeepFool):
+    """DeepFool with the steps of Foolbox: they ignore the box, then points are clipped."""
+
+    def step(self, s: DeepFoolState, a: Response, p: Batch, ball: Ball) -> DeepFoolState:
+        f, w = nearest_boundary(a, p.y, ball)
+        # Foolbox adds 1e-4 to every step, so that the last ones cross the boundary.
+        length = torch.where(f.isfinite(), f, 0.0).abs() / (ball.norm.dual_size(w) + 1e-8) + 1e-4
+        d, done = s.d + rows(length, w) * ball.steepest(w), misclassified(a, p)
+        x = ball.apply(p.x, (1 + self.overshoot) * d)
+        return DeepFoolState(torch.where(done, self.queries, s.t + 1), where(done, s.x, x), where(done, s.d, d))
+
+
 @dataclass(frozen=True, kw_only=True)
 class L2DeepFoolAttack(_Attack):
     """DeepFool in L2. `candidates` is 10 or None: all classes are candidates."""
@@ -186,7 +203,7 @@ class L2DeepFoolAttack(_Attack):
     def part(self, eps: float) -> AnyAttack:
         refuse_unless(self.candidates in (10, None), "candidates=None", str(self.candidates), "Leave it out.")
         refuse_unless(self.loss == "logits", "loss='logits'", self.loss, "Leave it out.")
-        return ours.DeepFool(self.steps, self.overshoot)
+        return _DeepFool(self.steps, self.overshoot)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +323,13 @@ __all__ = [k for k, v in list(globals().items()) if k[0] != "_" and isinstance(v
 INSTEAD = {
     "HopSkipJumpAttack": "brinell.attacks.HopSkipJump",
     "BoundaryAttack": "brinell.attacks.HopSkipJump",
+    "SaltAndPepperNoiseAttack": "brinell.attacks.RandomSearch under brinell.L0",
+    "L2BrendelBethgeAttack": "L2FMNAttack",
+    "LinfinityBrendelBethgeAttack": "LInfFMNAttack",
+    "L1BrendelBethgeAttack": "L1FMNAttack",
+    "L0BrendelBethgeAttack": "L0FMNAttack",
+    "LinfMomentumIterativeFastGradientMethod": "brinell.attacks.MIFGSM",
+    "NewtonFoolAttack": "L2DeepFoolAttack",
 }
 
 
