@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from brinell import attacks as ours
 from brinell.compat.autoattack import AutoAttack as _Ensemble
+from brinell.compat.autoattack.transcript import Log
 from brinell.compat.functions import Function, as_classifier, predictions, refuse_unless
 from brinell.compat.missing import refuse_name
-from brinell.compat.transcript import Log
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
 from brinell.core.threat import Threat, parse_eps, threat
