@@ -65,10 +65,15 @@ def test_a_gate_does_not_pass_what_is_not_reliable(brinell: Any, run: Run, here:
     assert len(ElementTree.parse(here / "junit.xml").findall(".//failure")) == 2
 
 
+def test_a_gate_says_that_the_samples_are_too_few(brinell: Any, run: Run, here: Path) -> None:
+    _, _, err = brinell("report", "run", "--fail-under", "0")
+    assert "Below 100 samples" in err and "--require upper-bound" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--fail-under", "145"), "from 0 to 100 %"),
+        (("--fail-under", "145"), "expected a share from 0 to 100 % for --fail-under, got '145'. Write e.g."),
         (("--require", "reliably"), "Did you mean 'reliable'"),
         (("--format", "pdf"), "a format among"),
         (("--out", "report.doc"), "ending"),

@@ -92,6 +92,34 @@ def test_epsilon_zero_is_the_clean_outcome() -> None:
         assert torch.equal(clipped[0], X) and torch.equal(hit[0], wrong) and hit.shape == (2, N)
 
 
+@pytest.mark.parametrize("width", [1, 255])
+def test_radii_up_to_and_beyond_the_whole_box(width: int) -> None:
+    """Foolbox's example ends its list of epsilons with 1.0: from there on every image of the box is allowed."""
+    fmodel, x = fb.PyTorchModel(lambda z: NET(z / width), (0, width)), width * X
+    few = fb.attacks.LinfBasicIterativeAttack(steps=3)(fmodel, x, Y, epsilons=[0.1 * width])
+    _, clipped, hit = fb.attacks.LinfBasicIterativeAttack(steps=3)(
+        fmodel, x, Y, epsilons=np.array([0.0, 0.1, 1.0, 7.0]) * width
+    )
+    assert torch.equal(hit[1], few[2][0]) and torch.equal(clipped[1], few[1][0])
+    assert hit[2].all() and torch.equal(hit[2], hit[3]) and torch.equal(clipped[2], clipped[3])
+    assert float(clipped[3].min()) >= 0 and float(clipped[3].max()) <= width
+    _, _, hit = fb.attacks.FGM()(fmodel, x, Y, epsilons=[28.0 * width, 1e9])
+    assert torch.equal(hit[0], hit[1])
+    with pytest.raises(brinell.InputError, match="at least 0"):
+        fb.attacks.FGSM()(fmodel, x, Y, epsilons=[0.1, -1])
+
+
+@pytest.mark.parametrize("attack", [fb.attacks.L2DeepFoolAttack(), fb.attacks.LinfDeepFoolAttack()])
+def test_deepfool_on_a_linear_model(attack: Any) -> None:
+    """One step of the closed form, lengthened by 1e-4 and the overshoot, as in Foolbox."""
+    w, x = torch.tensor([3.0, -4.0]), torch.tensor([[0.5, 0.5]])
+    fmodel = fb.PyTorchModel(lambda z: torch.stack([z @ w, torch.zeros(len(z))], 1), (0, 1))
+    raw, _, hit = attack(fmodel, x, torch.tensor([1]), epsilons=None)
+    assert hit.all()
+    step = (0.5 / 25 + 1e-4 / 5) * w if attack.norm == "L2" else (0.5 / 7 + 1e-4) * w.sign()
+    assert torch.allclose(raw, x + 1.02 * step, atol=1e-6)
+
+
 def test_the_modules_are_those_of_foolbox() -> None:
     from brinell.compat.foolbox.attacks import LinfPGD
     from brinell.compat.foolbox.criteria import Misclassification
@@ -123,6 +151,8 @@ def test_what_is_missing_names_what_to_use() -> None:
     for name, remedy in (("HopSkipJumpAttack", "brinell.attacks.HopSkipJump"), ("LinfPDG", "LinfPGD")):
         with pytest.raises(AttributeError, match=remedy):
             getattr(fb.attacks, name)
+    with pytest.raises(AttributeError, match="imshow"):
+        _ = fb.plot
     assert not hasattr(fb, "nothing") and not hasattr(fb.attacks, "BoundaryAttack")
     with pytest.raises(ImportError, match=r"attacks\.LinfPGD"):
         from brinell.compat.foolbox import LinfPGD  # noqa: F401

@@ -156,3 +156,21 @@ def test_benchmark_warns_of_train_mode_and_runs_offline(images: tuple[Tensor, Te
             data_dir="data", batch_size=100,
         )  # fmt: skip
     assert {clean, robust} <= {0.0, 1.0}
+
+
+def test_the_modules_of_autoattack() -> None:
+    from brinell.compat import autoattack as package
+    from brinell.compat.autoattack.autoattack import AutoAttack
+    from brinell.compat.autoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+    from brinell.compat.autoattack.fab_pt import FABAttack_PT
+    from brinell.compat.autoattack.square import SquareAttack
+
+    singles = APGDAttack, APGDAttack_targeted, FABAttack_PT, SquareAttack
+    assert AutoAttack is package.AutoAttack and all(getattr(package, a.__name__) is a for a in singles)
+    with pytest.raises(ImportError, match="from_tensorflow"):
+        from brinell.compat.autoattack.utils_tf import ModelAdapter  # noqa: F401
+    with pytest.raises(AttributeError, match="Did you mean 'APGDAttack'"):
+        _ = package.APGDAtack
+    adversary = AutoAttack(nn.Flatten().eval(), eps=0.1)
+    adversary.epsilon = 0.2
+    assert (adversary.eps, adversary.epsilon) == (0.2, 0.2)

@@ -104,8 +104,35 @@ def test_the_ensemble(capsys: Any) -> None:
     assert isinstance(attack, torchattacks.AutoAttack) and capsys.readouterr().out == ""
 
 
+def test_several_attacks_in_turn(capsys: Any) -> None:
+    """Every image comes from the first attack that breaks it; the others stay as they are, as in torchattacks."""
+    fgsm = torchattacks.FGSM(NET, eps=0.1)
+    pgd = torchattacks.BIM(NET, eps=0.2, alpha=0.05, steps=5)
+    both = torchattacks.MultiAttack([fgsm, pgd], verbose=True)
+    moved, first, second = both(X, Y), fgsm(X, Y), pgd(X, Y)
+    hit, late = NET(first).argmax(1) != Y, NET(second).argmax(1) != Y
+    late &= ~hit
+    wanted = X.clone()
+    wanted[hit], wanted[late] = first[hit], second[late]
+    assert torch.equal(moved, wanted) and hit.any() and late.any()
+    rates = [100 * int(n) / N for n in (hit.sum(), (hit | late).sum())]
+    assert f"Attack success rate: {rates[0]:.2f} % | {rates[1]:.2f} %" in capsys.readouterr().out
+    loader = DataLoader(TensorDataset(X, Y), batch_size=8)
+    accuracy, saved, _, _ = both.save(loader, verbose=False, return_verbose=True)
+    assert saved == pytest.approx(rates) and accuracy == pytest.approx(100 - rates[1])
+    other = torchattacks.FGSM(nn.Flatten().eval(), eps=0.1)
+    for attacks, remedy in (([fgsm], "two or more"), ([fgsm, other], "one model")):
+        with pytest.raises(brinell.InputError, match=remedy):
+            torchattacks.MultiAttack(attacks)
+    with pytest.raises(brinell.InputError, match="single attacks"):
+        both.set_mode_targeted_random()
+    pgd.set_mode_targeted_by_label(quiet=True)
+    with pytest.raises(brinell.InputError, match="by_function"):
+        both(X, Y)
+
+
 def test_what_is_missing_names_what_to_use() -> None:
-    for name, remedy in (("SPSA", "Square"), ("MultiAttack", "brinell.evaluate"), ("PDG", "PGD")):
+    for name, remedy in (("SPSA", "Square"), ("Attack", "own-attack"), ("PDG", "PGD")):
         with pytest.raises(AttributeError, match=remedy):
             getattr(torchattacks, name)
     assert not hasattr(torchattacks, "nothing") and not hasattr(torchattacks, "Nothing")
@@ -158,7 +185,7 @@ def test_a_loader_is_attacked_saved_and_loaded(kind: str, tmp_path: Path, capsys
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
     attack, file = torchattacks.BIM(NET, eps=0.1, alpha=0.02, steps=4), tmp_path / "x.pt"
     told = attack.save(loader, file, return_verbose=True, save_predictions=True, save_clean_inputs=True, save_type=kind)
-    batches = list(attack.load(file, 4, load_predictions=True, load_clean_inputs=True))
+    batches = list(torchattacks.BIM.load(file, 4, load_predictions=True, load_clean_inputs=True))
     back = [torch.cat(part) for part in zip(*batches, strict=True)]
     x_adv, preds = attack(X, Y), NET(attack(X, Y)).argmax(1)
     for got, wanted in zip(back, (x_adv, Y, preds, X), strict=True):

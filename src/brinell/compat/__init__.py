@@ -2,7 +2,7 @@
 
 `autoattack` and `robustbench` have the names of these packages; `foolbox` and `torchattacks` have their models, attacks
 and criteria. What a library has and Brinell has not raises an error that names what to use.
-`settings`, `single_attacks` and `transcript` belong to `autoattack`; `functions` and `missing` hold what all share.
+`functions` and `missing` hold what all share.
 """
 
 from brinell.compat.autoattack import AutoAttack

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from brinell import attacks as ours
 from brinell.compat.autoattack import AutoAttack as _Ensemble
+from brinell.compat.autoattack.transcript import Log
 from brinell.compat.functions import Function, as_classifier, predictions, refuse_unless
 from brinell.compat.missing import refuse_name
-from brinell.compat.transcript import Log
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
 from brinell.core.threat import Threat, parse_eps, threat
@@ -227,8 +227,9 @@ class _Call:
         Log(verbose, None)(f"Robust Accuracy: {accuracy:.2f} %, L2: {l2:.5f}, {seconds:.3f} s/batch")
         return (accuracy, l2, seconds) if return_verbose else None
 
+    @staticmethod
     def load(
-        self, load_path: str | os.PathLike[str], batch_size: int = 128, shuffle: bool = False,
+        load_path: str | os.PathLike[str], batch_size: int = 128, shuffle: bool = False,
         normalize: dict[str, Sequence[float]] | None = None, load_predictions: bool = False,
         load_clean_inputs: bool = False,
     ) -> DataLoader[tuple[Tensor, ...]]:  # fmt: skip
@@ -495,13 +496,87 @@ class _AutoAttack(_InNorm):
     forward = __call__
 
 
+@dataclass
+class _MultiAttack(_Call):
+    """Attacks in turn, each on the images that the ones before it left correct; unbroken images stay as they are.
+
+    Modes are those of the single attacks.
+    """
+
+    model: Any = field(init=False, repr=False)
+    attacks: Sequence[_Call] = ()
+    verbose: bool = False
+    limited: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        models = {id(attack.model) for attack in self.attacks}
+        refuse_unless(len(self.attacks) > 1, "two or more attacks", str(len(self.attacks)), "Call one attack itself.")
+        refuse_unless(len(models) == 1, "attacks on one model", f"{len(models)} models", "Give all the same model.")
+        self.model = self.attacks[0].model
+        # After each attack, the images that are still correct, summed over the batches; the first number is all images.
+        self._left = torch.zeros(len(self.attacks) + 1, dtype=torch.long, device="cpu")
+        super().__post_init__()
+
+    def _mode(self, mode: str, target: Callable[[Tensor, Tensor], Tensor] | None) -> None:
+        remedy = "Set the mode of the single attacks: set_mode_targeted_by_function, _random or _least_likely."
+        refuse_unless(target is None, "the default mode for MultiAttack", mode, remedy)
+        for attack in self.attacks:
+            attack.set_mode_default()
+
+    def set_normalization_used(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Say that images are normalised, to all attacks."""
+        super().set_normalization_used(mean, std)
+        for attack in self.attacks:
+            attack.set_normalization_used(mean, std)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        for attack in self.attacks:
+            remedy = "Use set_mode_targeted_by_function: the attacks need the labels to know which images are broken."
+            refuse_unless(attack.attack_mode != BY_LABEL, "attacks of the labels", BY_LABEL, remedy)
+        classifier, made = as_classifier(self._classifier()), images.clone()
+        open_ = torch.arange(len(images), device="cpu")
+        left = [len(images)]
+        for attack in self.attacks:
+            if len(open_):
+                at = open_.to(images.device)
+                x_adv, y = attack(images[at], labels[open_.to(labels.device)]), labels.cpu()[open_]
+                broken = predictions(classifier, self._plain(x_adv)) != y
+                made[at[broken.to(at.device)]] = x_adv[broken.to(x_adv.device)].to(made)
+                open_ = open_[~broken]
+            left.append(len(open_))
+        self._left = self._left + torch.tensor(left, device="cpu")
+        if self.verbose:
+            rates = " | ".join(f"{rate:.2f} %" for rate in _success_rates(torch.tensor(left, device="cpu")))
+            Log(True, None)(f"Attack success rate: {rates}")
+        return made
+
+    forward = __call__
+
+    def save(self, *args: Any, **options: Any) -> Any:
+        """Store images as the single attacks do; `return_verbose` returns the success rates after each attack too."""
+        self._left, verbose, self.verbose = torch.zeros_like(self._left), self.verbose, False
+        told = super().save(*args, **options)
+        self.verbose = verbose
+        return None if told is None else (told[0], _success_rates(self._left), *told[1:])
+
+
+def _success_rates(left: Tensor) -> list[float]:
+    """Return the share of images, in per cent, that are broken after each attack."""
+    rates: list[float] = (100 * (1 - left[1:].double() / left[0].clamp(min=1))).tolist()
+    return rates
+
+
 # The names of torchattacks, for attacks that have these names in Brinell too.
 FGSM, BIM, PGD, PGDL2, EOTPGD = _FGSM, _BIM, _PGD, _PGDL2, _EOTPGD
 MIFGSM, DIFGSM, TIFGSM = _MIFGSM, _DIFGSM, _TIFGSM
 CW, DeepFool, APGD, APGDT, FAB, Square, AutoAttack = _CW, _DeepFool, _APGD, _APGDT, _FAB, _Square, _AutoAttack
+MultiAttack = _MultiAttack
 # What torchattacks has and this module has not, by what to use.
 INSTEAD = {
-    "MultiAttack": "a list of attacks as the plan of brinell.evaluate",
+    "Attack": "brinell.core.attack.Attack, and see docs/howto/own-attack.md",
+    "Jitter": "PGD",
+    "GN": "torch.randn: it is no attack",
+    "VANILA": "the images themselves",
     "EADL1": "brinell.attacks.EAD",
     "EADEN": "brinell.attacks.EAD",
     "SPSA": "brinell.attacks.Square",

@@ -3,7 +3,7 @@
 from brinell.errors import InputError, one_of
 from brinell.finding import Finding
 from brinell.results import Run
-from brinell.results.verdict import VERDICT_LEVELS, VerdictLevel
+from brinell.results.verdict import FEWEST, VERDICT_LEVELS, VerdictLevel
 
 REQUIRABLE = VERDICT_LEVELS[:-1]
 """The verdicts that a gate may require; an invalid Run never passes."""
@@ -71,6 +71,8 @@ def _verdict(run: Run, wanted: VerdictLevel) -> Finding:
     level = run.verdict.level
     if not run.finished:
         remedy = "Finish the Run first"
+    elif 0 < run.clean_accuracy.n < FEWEST and level == "upper bound":
+        remedy = f"Below {FEWEST} samples no attack makes a Run with survivors reliable: evaluate more"
     else:
         remedy = "Correct the causes that the verdict names and evaluate again"
     if level in REQUIRABLE and run.finished:

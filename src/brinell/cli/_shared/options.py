@@ -195,9 +195,9 @@ def share(text: str, option: str) -> float:
 
     try:
         return parse_share(text)
-    except ValueError as error:
-        got, remedy = str(error), "Write e.g. 1/8, 0.125 or 12.5%: all three are the same share."
-        raise InputError(expected=f"a share from 0 to 100 % for {option}", got=got, remedy=remedy) from None
+    except ValueError:
+        remedy = "Write e.g. 1/8, 0.125 or 12.5%: all three are the same share."
+        raise InputError(expected=f"a share from 0 to 100 % for {option}", got=repr(text[:60]), remedy=remedy) from None
 
 
 def percent(text: str | None, option: str) -> float | None:

@@ -56,7 +56,7 @@ def command(
         str | None,
         typer.Option(
             help="Worst accepted verdict: reliable, upper-bound or suspicious; exit code 1 for a worse verdict. "
-            "Default with --fail-under: reliable."
+            "Default with --fail-under: reliable, which needs 100 samples or more."
         ),
     ] = None,
     name: Annotated[

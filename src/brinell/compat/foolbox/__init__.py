@@ -26,5 +26,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Raise that Foolbox's name is missing here; the remedy names what to use."""
+    outside = {
+        "plot": "matplotlib's imshow(image.permute(1, 2, 0)), or `brinell report`, which shows the images",
+        "zoo": "brinell.models.zoo",
+        "gradient_estimators": "brinell.attacks.Square or brinell.attacks.HopSkipJump for models without gradients",
+        "distances": "brinell.Linf(eps).norm.size(x_adv - x)",
+    }
     within = {attack: f"brinell.compat.foolbox.attacks.{attack}" for attack in attacks.__all__}
-    refuse_name(__name__, name, __all__, {**within, **attacks.INSTEAD, **models.INSTEAD})
+    refuse_name(__name__, name, __all__, {**within, **outside, **attacks.INSTEAD, **models.INSTEAD})

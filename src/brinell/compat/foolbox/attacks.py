@@ -1,5 +1,6 @@
 """Attacks under the names of Foolbox, called as there: `attack(fmodel, x, criterion, epsilons=…)`."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -8,14 +9,18 @@ import torch
 from torch import Tensor
 
 from brinell import attacks as ours
+from brinell.attacks._common import misclassified
+from brinell.attacks.minimum_norm.deepfool import DeepFoolState
+from brinell.attacks.minimum_norm.fab import nearest_boundary
 from brinell.compat.foolbox.criteria import labels_of
 from brinell.compat.foolbox.models import PyTorchModel, like, plain
 from brinell.compat.functions import predictions, refuse_unless
 from brinell.compat.missing import refuse_name
-from brinell.core.attack import AnyAttack
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.plan import Restarts
-from brinell.core.threat import Threat, norm_name, parse_eps, threat
+from brinell.core.threat import Ball, Threat, norm_name, parse_eps, threat
 from brinell.ops.norms import SIZES
+from brinell.ops.rowwise import rows, where
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class _Attack:
     ) -> tuple[Any, Any, Any]:
         result, inputs = like(inputs), plain(inputs)
         several = isinstance(epsilons, Iterable) and getattr(epsilons, "ndim", 1) > 0
-        radii = [None if e is None else parse_eps(e) for e in (epsilons if several else [epsilons])]
+        radii = [self._radius(e, inputs, model.width) for e in (epsilons if several else [epsilons])]
         each = [self._at(model, inputs, criterion, e, seed) for e in radii]
         if not several:
             raw, clipped, hit = each[0]
@@ -46,15 +51,23 @@ class _Attack:
         raws, clips, hits = zip(*each, strict=True)
         return list(map(result, raws)), list(map(result, clips)), result(torch.stack(hits))
 
+    def _radius(self, eps: Any, x: Tensor, width: float) -> float | None:
+        """Return a radius in the bounds of the model; where the ball covers the box, the largest one that does not."""
+        refuse_unless(
+            eps is not None or self.part(1.0).minimum_norm, "epsilons, the radii of this attack", "epsilons=None",
+            "Write epsilons=[0.03], or use an attack of the smallest distance such as L2FMNAttack.",
+        )  # fmt: skip
+        if eps is None:
+            return None
+        size, value = SIZES[norm_name(self.norm)], parse_eps(eps)
+        refuse_unless(value >= 0, "epsilons of at least 0", str(eps), "Write epsilons=[0.03].")
+        return min(value, math.nextafter(size.diameter(x[0].numel()), 0) * (1 if size.counts else width))
+
     def _at(self, model: PyTorchModel, x: Tensor, criterion: Any, eps: float | None, seed: int) -> tuple[Any, Any, Any]:
         labels, targeted = labels_of(criterion)
         kind, count = norm_name(self.norm), self.restarts
         scale = 1.0 if SIZES[kind].counts else 1 / model.width
         part = self.part(eps or 1.0)
-        refuse_unless(
-            eps is not None or part.minimum_norm, "epsilons, the radii of this attack", "epsilons=None",
-            "Write epsilons=[0.03], or use an attack of the smallest distance such as L2FMNAttack.",
-        )  # fmt: skip
         u = model.inwards(x)
         found = near = u
         if eps != 0 or part.minimum_norm:
@@ -164,6 +177,19 @@ class L2FastGradientAttack(LinfFastGradientAttack):
     norm: ClassVar[str] = "L2"
 
 
+@dataclass(frozen=True)
+class _DeepFool(ours.DeepFool):
+    """DeepFool with the steps of Foolbox: they ignore the box, then points are clipped."""
+
+    def step(self, s: DeepFoolState, a: Response, p: Batch, ball: Ball) -> DeepFoolState:
+        f, w = nearest_boundary(a, p.y, ball)
+        # Foolbox adds 1e-4 to every step, so that the last ones cross the boundary.
+        length = torch.where(f.isfinite(), f, 0.0).abs() / (ball.norm.dual_size(w) + 1e-8) + 1e-4
+        d, done = s.d + rows(length, w) * ball.steepest(w), misclassified(a, p)
+        x = ball.apply(p.x, (1 + self.overshoot) * d)
+        return DeepFoolState(torch.where(done, self.queries, s.t + 1), where(done, s.x, x), where(done, s.d, d))
+
+
 @dataclass(frozen=True, kw_only=True)
 class L2DeepFoolAttack(_Attack):
     """DeepFool in L2. `candidates` is 10 or None: all classes are candidates."""
@@ -177,7 +203,7 @@ class L2DeepFoolAttack(_Attack):
     def part(self, eps: float) -> AnyAttack:
         refuse_unless(self.candidates in (10, None), "candidates=None", str(self.candidates), "Leave it out.")
         refuse_unless(self.loss == "logits", "loss='logits'", self.loss, "Leave it out.")
-        return ours.DeepFool(self.steps, self.overshoot)
+        return _DeepFool(self.steps, self.overshoot)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +323,13 @@ __all__ = [k for k, v in list(globals().items()) if k[0] != "_" and isinstance(v
 INSTEAD = {
     "HopSkipJumpAttack": "brinell.attacks.HopSkipJump",
     "BoundaryAttack": "brinell.attacks.HopSkipJump",
+    "SaltAndPepperNoiseAttack": "brinell.attacks.RandomSearch under brinell.L0",
+    "L2BrendelBethgeAttack": "L2FMNAttack",
+    "LinfinityBrendelBethgeAttack": "LInfFMNAttack",
+    "L1BrendelBethgeAttack": "L1FMNAttack",
+    "L0BrendelBethgeAttack": "L0FMNAttack",
+    "LinfMomentumIterativeFastGradientMethod": "brinell.attacks.MIFGSM",
+    "NewtonFoolAttack": "L2DeepFoolAttack",
 }
 
 

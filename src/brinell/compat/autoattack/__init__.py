@@ -1,4 +1,8 @@
-"""AutoAttack and its attacks with the call signatures of the originals, computed by Brinell."""
+"""AutoAttack and its attacks with the call signatures of the originals, computed by Brinell.
+
+The modules `autoattack`, `autopgd_base`, `fab_pt`, `square` and `utils_tf` are those of the original. `settings` holds
+the numbers of the ensemble's attacks, `single_attacks` the attacks alone, and `transcript` the output.
+"""
 
 import time
 from dataclasses import dataclass, field
@@ -9,10 +13,11 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import APGD, FAB, Square
+from brinell.compat.autoattack.settings import Settings
+from brinell.compat.autoattack.single_attacks import APGDAttack, APGDAttack_targeted, FABAttack_PT, SquareAttack
+from brinell.compat.autoattack.transcript import Log, Transcript
 from brinell.compat.functions import as_classifier, predictions
-from brinell.compat.settings import Settings
-from brinell.compat.single_attacks import APGDAttack, APGDAttack_targeted, FABAttack_PT, SquareAttack
-from brinell.compat.transcript import Log, Transcript
+from brinell.compat.missing import refuse_name
 from brinell.core.attack import AnyAttack
 from brinell.core.plan import Eot, Plan, Restarts, Stage, Targets, stage
 from brinell.core.threat import norm_name, threat
@@ -101,9 +106,18 @@ class AutoAttack:
         self.apgd, self.apgd_targeted = settings["apgd"], settings["apgd_targeted"]
         self.fab, self.square = settings["fab"], settings["square"]
 
+    @property
+    def epsilon(self) -> float:
+        """The radius, under the attribute's name in the original."""
+        return self.eps
+
+    @epsilon.setter
+    def epsilon(self, eps: float) -> None:
+        self.eps = eps
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse attributes that would be ignored."""
-        names = [*type(self).__dataclass_fields__, "apgd", "apgd_targeted", "fab", "square"]
+        names = [*type(self).__dataclass_fields__, "epsilon", "apgd", "apgd_targeted", "fab", "square"]
         if name not in names:
             raise InputError(
                 expected=f"attributes of AutoAttack: {', '.join(names)}", got=name, remedy=did_you_mean(name, names)
@@ -215,7 +229,7 @@ def _summary(run: Run, norm: str, x: Tensor, x_adv: Tensor) -> str:
     return (
         f"max {norm} perturbation: {largest:.5f}, nan in tensor: {int(x_adv.isnan().sum())}, "
         f"max: {float(x_adv.max()):.5f}, min: {float(x_adv.min()):.5f}\n"
-        f"robust accuracy: {run.robust_accuracy}\nverdict: {run.verdict}"
+        f"robust accuracy: {run.robust_accuracy.value:.2%}\ninterval: {run.robust_accuracy}\nverdict: {run.verdict}"
     )
 
 
@@ -224,3 +238,8 @@ def _configured(attack: AnyAttack, name: str, settings: Settings) -> Stage:
     if built.ranks:
         built = Targets(built, settings.n_target_classes)
     return Eot(Restarts(built, settings.n_restarts), getattr(settings, "eot_iter", 1))
+
+
+def __getattr__(name: str) -> Any:
+    """Raise that AutoAttack's name is missing here; the remedy names what to use."""
+    refuse_name(__name__, name, __all__, {"utils_tf": "brinell.models.from_tensorflow(model)"})

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from brinell.attacks import APGD, FAB, Square
+from brinell.compat.autoattack.transcript import Log
 from brinell.compat.functions import as_classifier, predictions, refuse_unless
-from brinell.compat.transcript import Log
 from brinell.core.plan import Eot, Restarts, Stage, Targets, stage
 from brinell.core.threat import threat
 
