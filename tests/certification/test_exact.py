@@ -213,3 +213,20 @@ def test_the_relaxed_network_gives_the_gradient_of_the_bound(norm: str, eps: flo
         moved[neuron] += step
         up = (bound(system, net.region, rows, lines, choice, moved).value - found.value) / step
         torch.testing.assert_close(up, -z[neuron], rtol=1e-3, atol=1e-4)
+
+
+def test_a_last_layer_that_optimised_slopes_decide_is_split_no_further() -> None:
+    """With a = 3x − 1, the margin relu(a) − relu(a + 1/2) + 0.55 is at least 0.05; |a| + 0.1 is never off."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).eval()
+    weights = [
+        ([[3.0], [3.0], [-3.0]], [-1.0, -0.5, 1.0]),
+        ([[1.0, 0.0, 1.0], [1.0, -1.0, 0.0]], [0.1, 5.0]),
+        ([[0.0, 1.0], [0.0, 0.0]], [0.0, 4.45]),
+    ]
+    with torch.no_grad():
+        for k, (weight, bias) in zip((1, 3, 5), weights, strict=True):
+            net[k].weight.copy_(torch.tensor(weight))
+            net[k].bias.copy_(torch.tensor(bias))
+    x, methods = torch.full((1, 1, 1, 1), 0.5), ("crown", "optimised", "branch-and-bound")
+    (found,) = Bounds(net, methods).certify(x, torch.tensor([0]), Linf(0.4999))
+    assert found.method == "branch-and-bound" and 0 < found.margin <= 0.051

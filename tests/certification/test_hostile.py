@@ -57,6 +57,7 @@ REFUSED = {
     "a value that is read again later": [read_again, read_through_a_view, added_in_place],
     "drops values at random": [lambda net, x: net.b(F.dropout(net.hidden(x), 0.5))],
     "mixes the samples": [lambda net, x: net.b(net.hidden(x) - net.hidden(x).mean(0, keepdim=True))],
+    "draws random numbers": [lambda net, x: net.b(net.hidden(x)) + torch.rand(3)],
     "these options have no bounds": [lambda net, x: net.b(torch.div(net.hidden(x), 0.1, rounding_mode="floor"))],
     "the call of half": [lambda net, x: net.b(net.hidden(x).half().float())],
     "or the precision": [lambda net, x: net.b(net.hidden(x)).view(-1, 3, 1).mean(2, dtype=torch.float16)],

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 import brinell
 from brinell import InputError, ModelError, Problem, RunError, ThreatError
+from brinell.certification import Bounds
 from brinell.core.certificate import Certificate
+from brinell.evaluation.certificates.certifiers import call_of
 from brinell.models import smoothed
 from brinell.results import Run
 
@@ -256,7 +258,9 @@ def test_own_radii_are_certified_each(tmp_path: Path) -> None:
 def test_a_false_certificate_makes_the_run_invalid(tmp_path: Path) -> None:
     run, net, data = evaluated(tmp_path / "run", WEAK)
     run = brinell.certify(run, net, data, method=Exact(net, answer="lies"), progress=False)
-    assert run.bracket.open == 0 and run.verdict.level != "invalid"  # nothing shows yet that a certificate is wrong
+    # The certifier is the user's own, so nothing is settled.
+    assert run.bracket.open == 0 and run.verdict.level == "suspicious"
+    assert not any("decided by proof" in text for text in run.verdict.evidence)
     again = brinell.verify(run)
     assert not again.ok and "certified with a margin that is not above 0" in str(again)
     broken = brinell.evaluate(net, data, brinell.Linf(EPS), "fgsm", test=False, progress=False)
@@ -268,6 +272,18 @@ def test_a_false_certificate_makes_the_run_invalid(tmp_path: Path) -> None:
     found = Run.open(broken.path)
     assert found.verdict.level == "invalid" and "both certified and broken" in found.verdict.reasons[0]
     assert not brinell.verify(found).ok
+
+
+def test_bounds_prove_the_model_of_the_run(finished) -> None:
+    """Bounds of another network, or without the normalisation of the model, would prove a wrong statement."""
+    path, net, data = finished
+    other = brinell.wrap(net, mean=[0.5], std=[2.0])
+    wrong = Bounds(other, ("crown",)).certify(data.x, other.forward(data.x).logits.argmax(1), brinell.Linf(EPS))
+    run = brinell.certify(path, net, data, method=Bounds(other, ("crown",)), progress=False)
+    truth = [c.certified for c in Exact(net).certify(data.x, data.y, brinell.Linf(EPS))]
+    assert run.manifest["certifiers"][-1]["methods"] == ["crown"]
+    assert all(truth[i] for i, state in run.states().items() if state == "certified")
+    assert run.certified_accuracy.k == sum(truth) and [c.certified for c in wrong] != truth
 
 
 def test_evaluate_certifies_too(tmp_path: Path) -> None:
@@ -314,7 +330,10 @@ def test_a_smoothed_model_is_bracketed(tmp_path: Path) -> None:
     run = brinell.evaluate(model, data[:12], brinell.L2(0.05), plan, out=tmp_path / "r", test=False, progress=False)
     with pytest.raises(ModelError, match="the method smoothing for a smoothed model"):
         brinell.certify(run, model, data[:12], method="crown", progress=False)
-    method = brinell.models.Smoothing(model, select=20, n=500)
+    method = brinell.models.Smoothing(smoothed(linear(1), 0.1), select=20, n=500)
+    assert call_of(model, method).certifier == replace(method, model=model)
+    with pytest.raises(ModelError, match="a smoothed model for the method smoothing"):
+        call_of(brinell.wrap(net), method)
     run = brinell.certify(run, model, data[:12], method=method, progress=False)
     assert 0 < run.certified_accuracy.k <= run.robust_accuracy.k
     assert set(run.certificates()["passes"].to_pylist()) == {520}

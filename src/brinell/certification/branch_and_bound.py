@@ -140,6 +140,8 @@ def _narrow(net: Undecided, table: RangeTable, one: Domains, ceiling: Tensor) ->
     lower, upper = (v[one.place].clone() for v in (table.lower, table.upper))
     part = net.layers[-1]
     index = part.start + ((lower < 0) & (upper > 0))[0, part].nonzero()[:, 0]
+    if not len(index):
+        return lower, upper, 0
     many = take(one, index.new_zeros(2 * len(index)))
     given = net.margins.at(many.target)
     rows, start = net.neurons.at(index), replace(many, value=torch.full_like(many.value, -torch.inf))

@@ -251,7 +251,9 @@ def _propagate(
     lowest = margins(batch.network, ranges, region, batch.y[index], through=method == "crown", expired=expired)
     for row, i in enumerate(which):
         batch.states[i].add(method, float(lowest[row].min()), 1, "")
-        batch.ranges[i], batch.lowest[i] = ranges.rows(_single(row, batch.y)), lowest[row]
+        # What was reduced to undecided neurons rests on margins that are proved already.
+        known = batch.lowest.get(i, lowest[row])
+        batch.ranges[i], batch.lowest[i] = ranges.rows(_single(row, batch.y)), torch.fmax(known, lowest[row])
 
 
 def _single(i: int, like: Tensor) -> Tensor:

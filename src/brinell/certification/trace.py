@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -49,12 +50,21 @@ def trace(model: Classifier | nn.Module, shape: tuple[int, ...]) -> TracedNetwor
     start = Value(0, (1, *shape))
     if isinstance(model, TorchClassifier):
         start = _normalised(builder, start, model)
+    before = random_states(device)
     with torch.no_grad():
         graph = _graph(module)
         _require_no_stale_values(graph, module)
         out = _run(builder, graph, module, start)
         _finish(builder, out)
+    if random_states(device) != before:
+        raise unsupported(kind(module).__name__, "it draws random numbers", "Certify a network without randomness.")
     return TracedNetwork(tuple(builder.nodes))
+
+
+def random_states(device: torch.device) -> list[object]:
+    """Return the states of the generators of random numbers: a network that draws has changed one of them."""
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return [random.getstate(), *(state.tolist() for state in states)]
 
 
 def _module(model: Classifier | nn.Module) -> tuple[nn.Module, torch.device]:

@@ -132,9 +132,14 @@ def bracket(run: "Run") -> Bracket | None:
 
 
 def proved(run: "Run") -> Bracket | None:
-    """Return the bracket if it rests on proofs alone: not on chance (smoothing), and without a contradiction."""
+    """Return the bracket if it rests on proofs alone: not on chance (smoothing), and without a contradiction.
+
+    The user's own certifiers count as no proof here: nothing is known of what they compute.
+    """
     found = run.bracket
     if found is None or not found.robust.n or run.randomised or len(contradictions(run)):
+        return None
+    if any("methods" not in call for call in run.manifest.get("certifiers") or ()):
         return None
     return None if any(method.method == SMOOTHING for method in found.methods) else found
 

@@ -48,7 +48,13 @@ def call_of(
     `method` is the last method of the cascade from cheap to exact, a list of methods, or a Certifier. By default it is
     smoothing for a smoothed model, and bounds up to branch and bound for other models.
     """
+    if type(method) is Bounds:
+        # A certificate is about the model of the Run, with its normalisation.
+        return _named(model, methods_of(model, list(method.methods)), _positive(method.seconds), seed)
     if isinstance(method, Smoothing):
+        methods_of(model, SMOOTHING)
+        assert isinstance(model, Smoothed)
+        method = replace(method, model=model)
         return Call(method, {"methods": [SMOOTHING], "seconds": seconds, **method.settings})
     if method is None or isinstance(method, str | list | tuple):
         return _named(model, methods_of(model, method), _positive(seconds), seed)
