@@ -544,9 +544,9 @@ class _MultiAttack(_Call):
                 made[at[broken.to(at.device)]] = x_adv[broken.to(x_adv.device)].to(made)
                 open_ = open_[~broken]
             left.append(len(open_))
-        self._left = self._left + torch.tensor(left, device="cpu")
+        self._left = self._left + torch.tensor(left, dtype=torch.long, device="cpu")
         if self.verbose:
-            rates = " | ".join(f"{rate:.2f} %" for rate in _success_rates(torch.tensor(left, device="cpu")))
+            rates = " | ".join(f"{rate:.2f} %" for rate in _success_rates(torch.tensor(left, dtype=torch.long, device="cpu")))
             Log(True, None)(f"Attack success rate: {rates}")
         return made
 
