@@ -546,7 +546,9 @@ class _MultiAttack(_Call):
             left.append(len(open_))
         self._left = self._left + torch.tensor(left, dtype=torch.long, device="cpu")
         if self.verbose:
-            rates = " | ".join(f"{rate:.2f} %" for rate in _success_rates(torch.tensor(left, dtype=torch.long, device="cpu")))
+            rates = " | ".join(
+                f"{rate:.2f} %" for rate in _success_rates(torch.tensor(left, dtype=torch.long, device="cpu"))
+            )
             Log(True, None)(f"Attack success rate: {rates}")
         return made
 
