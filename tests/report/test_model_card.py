@@ -9,8 +9,8 @@ import pytest
 import brinell
 from brinell.attacks.catalogue import PLANS
 from brinell.report.model_card import as_model_card
-from brinell.report.paper_text import _cited, references
-from brinell.results import Run
+from brinell.report.paper_text import _cited, references, threat_text
+from brinell.results import Proportion, Run
 
 RUN = Run.open(Path(__file__).parents[1] / "results" / "golden_run_v1")
 
@@ -27,6 +27,19 @@ def test_the_metadata_has_every_number_and_the_verdict() -> None:
         assert facts[kind]["interval_95"] == pytest.approx([p.low, p.high], abs=1e-5)
     assert facts["robust_accuracy"]["verdict"] == RUN.verdict.level
     assert facts["robust_accuracy"]["plan"] == RUN.identity.plan.name
+    # Hugging Face refuses a source with a name and no address.
+    assert "source:" not in yaml and facts["robust_accuracy"]["brinell"] == RUN.environment.brinell
+
+
+def test_certified_accuracy_is_in_metadata_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "ertified" not in as_model_card([RUN])
+    proved = Proportion(1, RUN.robust_accuracy.n)
+    monkeypatch.setattr(Run, "certified_accuracy", proved)
+    _, yaml, text = as_model_card([RUN]).split("---\n", 2)
+    assert f'- type: certified_accuracy\n      name: "Certified accuracy, {threat_text(RUN)}"\n' in yaml
+    assert f"      value: {proved.value:.6g}\n" in yaml
+    assert "| clean accuracy | certified accuracy | robust accuracy |" in text
+    assert f"| {RUN.clean_accuracy} | {proved} | {RUN.robust_accuracy} |" in text
 
 
 def test_the_section_is_a_table_and_the_verdict(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ def as_model_card(runs: Sequence[Run]) -> str:
     for run in runs:
         models.setdefault(label(run), []).append(run)
     metadata = [line for name, own in models.items() for line in _model(name, own)]
-    head = ("model", "data", "threat", "attacks", "clean accuracy", "robust accuracy", "verdict")
-    rows = [head, ("---",) * len(head), *(_row(run) for run in runs)]
+    certified = ("certified accuracy",) if any(run.certified_accuracy for run in runs) else ()
+    head = ("model", "data", "threat", "attacks", "clean accuracy", *certified, "robust accuracy", "verdict")
+    rows = [head, ("---",) * len(head), *(_row(run, bool(certified)) for run in runs)]
     table = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
     sentences = [line for run in runs for line in ("", f"{run.sentence()} Verdict: {run.verdict}")]
     return "\n".join(
@@ -31,9 +32,10 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: Run, certified: bool) -> tuple[str, ...]:
     i = run.identity
-    accuracies = str(run.clean_accuracy), str(run.robust_accuracy)
+    proved = (str(run.certified_accuracy or "–"),) if certified else ()
+    accuracies = str(run.clean_accuracy), *proved, str(run.robust_accuracy)
     return (label(run), i.data.name or "own data", threat_text(run), i.plan.name, *accuracies, run.verdict.level)
 
 
@@ -55,15 +57,16 @@ def _model(name: str, runs: Sequence[Run]) -> Iterator[str]:
         yield "    metrics:"
         yield from _metric("accuracy", "Clean accuracy", run.clean_accuracy, {})
         yield from _metric("robust_accuracy", f"Robust accuracy, {threat_text(run)}", run.robust_accuracy, _facts(run))
-        yield "    source:"
-        yield f"      name: {_text(f'Brinell {run.environment.brinell or chr(63)}')}"
+        if run.certified_accuracy is not None:
+            name = f"Certified accuracy, {threat_text(run)}"
+            yield from _metric("certified_accuracy", name, run.certified_accuracy, {})
 
 
 def _facts(run: Run) -> dict[str, object]:
     i = run.identity
     return {
         "threat": threat_text(run), "norm": i.threat.norm, "eps": i.threat.eps_text, "plan": i.plan.name,
-        "seed": i.seed, "verdict": run.verdict.level,
+        "seed": i.seed, "verdict": run.verdict.level, "brinell": run.environment.brinell,
     }  # fmt: skip
 
 
