@@ -253,9 +253,9 @@ at 8/255, 3.5 CPU seconds per sample, 1.9 GiB, no error. Small radii: certified_
 # Samples proved unsafe by others
 
 The search of the plan `exact` alone, on the samples of ../shared/models/published/hard_indices.json; every point is
-checked on the model in float32. The list is a hard subset, not a rate. Raw results: activation_search.jsonl. With the
-branch and bound of the version before, which visits other subproblems, the same 15 batches broke 38 of the 49, at 4 to 7
-CPU seconds per sample.
+checked on the model in float32. The list is a hard subset, not a rate. Raw results: activation_search.jsonl. With
+the branch and bound of the version before, which visits other subproblems, the same 15 batches broke 38 of the 49, at
+4 to 7 CPU seconds per sample.
 
 {hard}
 """
