@@ -10,6 +10,7 @@ from torch import Tensor
 
 from brinell.core.attack import AnyAttack, Attack, AttackState, Batch, Requires, Response, S
 from brinell.core.threat import Ball
+from brinell.errors import PlanError
 from brinell.ops.device_cache import table
 from brinell.ops.losses import LOSSES
 from brinell.ops.norms import Norm
@@ -79,6 +80,27 @@ class Wrapper(Attack[S]):
     @property
     def leaves_ball(self) -> bool:
         return self.attack.leaves_ball
+
+
+class FixedRadius(Wrapper[Any]):
+    """A wrapper of one attack of fixed radius, with that attack's queries."""
+
+    def __post_init__(self) -> None:
+        if self.attack.minimum_norm or self.attack.leaves_ball or self.attack.parts:
+            name = type(self).__name__
+            raise PlanError(
+                expected=f"an attack of fixed radius, for {name}",
+                got=self.attack.name,
+                remedy=f'Write e.g. {name}(APGD(loss="margin")).',
+            )
+
+    @property
+    def queries(self) -> int:
+        return self.attack.queries
+
+    @property
+    def query_pattern(self) -> tuple[Requires, ...]:
+        return self.attack.query_pattern
 
 
 def stepped(attack: AnyAttack, which: Mask, state: Any, a: Response, p: Batch, ball: Ball) -> Any:

@@ -557,9 +557,9 @@ class _MultiAttack(_Call):
     def save(self, *args: Any, **options: Any) -> Any:
         """Store images as the single attacks do; `return_verbose` returns the success rates after each attack too."""
         self._left, verbose, self.verbose = torch.zeros_like(self._left), self.verbose, False
-        told = super().save(*args, **options)
+        rates = super().save(*args, **options)
         self.verbose = verbose
-        return None if told is None else (told[0], _success_rates(self._left), *told[1:])
+        return None if rates is None else (rates[0], _success_rates(self._left), *rates[1:])
 
 
 def _success_rates(left: Tensor) -> list[float]:

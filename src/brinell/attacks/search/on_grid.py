@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from brinell.attacks._common import Wrapper
+from brinell.attacks._common import FixedRadius
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import AnyAttack, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.threat import Ball
-from brinell.errors import PlanError
 from brinell.ops.types import Points
 
 LEVELS = 255
@@ -18,7 +17,7 @@ SLACK = 1e-3
 
 
 @dataclass(frozen=True)
-class OnGrid(Wrapper[Any]):
+class OnGrid(FixedRadius):
     """A wrapper that rounds every point of an attack to the 8-bit grid, towards the clean point.
 
     Method: perturbations are cut to whole levels of 1/255 before each query, and the attack goes on from the rounded
@@ -32,25 +31,9 @@ class OnGrid(Wrapper[Any]):
 
     attack: AnyAttack = APGD()  # noqa: RUF009
 
-    def __post_init__(self) -> None:
-        if self.attack.minimum_norm or self.attack.leaves_ball or self.attack.parts:
-            raise PlanError(
-                expected="an attack of fixed radius, for OnGrid",
-                got=self.attack.name,
-                remedy='Write e.g. OnGrid(APGD(loss="margin")).',
-            )
-
     @property
     def name(self) -> str:
         return f"{self.attack.name}-8bit"
-
-    @property
-    def queries(self) -> int:
-        return self.attack.queries
-
-    @property
-    def query_pattern(self) -> tuple[Requires, ...]:
-        return self.attack.query_pattern
 
     def init(self, p: Batch, ball: Ball) -> Any:
         s = self.attack.init(p, ball)

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brinell.attacks._common import Wrapper
+from brinell.attacks._common import FixedRadius
 from brinell.attacks.gradient.apgd import APGD
-from brinell.core.attack import AnyAttack, Batch, Requires, Response
+from brinell.core.attack import AnyAttack, Batch, Response
 from brinell.core.threat import Ball
 from brinell.errors import PlanError
 
 
 @dataclass(frozen=True)
-class SmallerBall(Wrapper[Any]):
+class SmallerBall(FixedRadius):
     """A wrapper that makes an attack in the ball of radius `share` times eps.
 
     Method: what is adversarial in a smaller ball is adversarial in the ball. An attack whose steps have the size of eps
@@ -26,12 +26,7 @@ class SmallerBall(Wrapper[Any]):
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.attack.minimum_norm or self.attack.leaves_ball or self.attack.parts:
-            raise PlanError(
-                expected="an attack of fixed radius, for SmallerBall",
-                got=self.attack.name,
-                remedy='Write e.g. SmallerBall(APGD(loss="margin"), 0.5).',
-            )
+        super().__post_init__()
         if not 0 < self.share < 1:
             raise PlanError(
                 expected="a share of eps between 0 and 1", got=f"share = {self.share}", remedy="Write e.g. share=0.5."
@@ -40,14 +35,6 @@ class SmallerBall(Wrapper[Any]):
     @property
     def name(self) -> str:
         return f"{self.attack.name}-within-{self.share:g}"
-
-    @property
-    def queries(self) -> int:
-        return self.attack.queries
-
-    @property
-    def query_pattern(self) -> tuple[Requires, ...]:
-        return self.attack.query_pattern
 
     def init(self, p: Batch, ball: Ball) -> Any:
         # An explicit start is queried as it is.

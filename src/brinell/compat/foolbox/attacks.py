@@ -9,18 +9,14 @@ import torch
 from torch import Tensor
 
 from brinell import attacks as ours
-from brinell.attacks._common import misclassified
-from brinell.attacks.minimum_norm.deepfool import DeepFoolState
-from brinell.attacks.minimum_norm.fab import nearest_boundary
 from brinell.compat.foolbox.criteria import labels_of
 from brinell.compat.foolbox.models import PyTorchModel, like, plain
 from brinell.compat.functions import predictions, refuse_unless
 from brinell.compat.missing import refuse_name
-from brinell.core.attack import AnyAttack, Batch, Response
+from brinell.core.attack import AnyAttack
 from brinell.core.plan import Restarts
-from brinell.core.threat import Ball, Threat, norm_name, parse_eps, threat
+from brinell.core.threat import Threat, norm_name, parse_eps, threat
 from brinell.ops.norms import SIZES
-from brinell.ops.rowwise import rows, where
 
 
 @dataclass(frozen=True)
@@ -177,19 +173,6 @@ class L2FastGradientAttack(LinfFastGradientAttack):
     norm: ClassVar[str] = "L2"
 
 
-@dataclass(frozen=True)
-class _DeepFool(ours.DeepFool):
-    """DeepFool with the steps of Foolbox: they ignore the box, then points are clipped."""
-
-    def step(self, s: DeepFoolState, a: Response, p: Batch, ball: Ball) -> DeepFoolState:
-        f, w = nearest_boundary(a, p.y, ball)
-        # Foolbox adds 1e-4 to every step, so that the last ones cross the boundary.
-        length = torch.where(f.isfinite(), f, 0.0).abs() / (ball.norm.dual_size(w) + 1e-8) + 1e-4
-        d, done = s.d + rows(length, w) * ball.steepest(w), misclassified(a, p)
-        x = ball.apply(p.x, (1 + self.overshoot) * d)
-        return DeepFoolState(torch.where(done, self.queries, s.t + 1), where(done, s.x, x), where(done, s.d, d))
-
-
 @dataclass(frozen=True, kw_only=True)
 class L2DeepFoolAttack(_Attack):
     """DeepFool in L2. `candidates` is 10 or None: all classes are candidates."""
@@ -203,7 +186,7 @@ class L2DeepFoolAttack(_Attack):
     def part(self, eps: float) -> AnyAttack:
         refuse_unless(self.candidates in (10, None), "candidates=None", str(self.candidates), "Leave it out.")
         refuse_unless(self.loss == "logits", "loss='logits'", self.loss, "Leave it out.")
-        return _DeepFool(self.steps, self.overshoot)
+        return ours.DeepFool(self.steps, self.overshoot)
 
 
 @dataclass(frozen=True, kw_only=True)

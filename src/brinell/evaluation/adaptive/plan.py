@@ -33,7 +33,7 @@ AVERAGED, JUDGED = 8, 5
 LEVELS = 255
 # A move off the 8-bit grid changes the logits by this many times the change of a larger move on the grid.
 GRID_EFFECT = 3.0
-# Smaller balls that are attacked; they break at least so many more of the first samples than the whole ball.
+# The most smaller balls to attack, and how many more of the first samples each must break than the whole ball.
 SMALLER, MORE_BROKEN = 3, 2
 # A step along the gradient should lower the margin of at least this share of the samples.
 FALLS, STEP = 0.8, 0.25
